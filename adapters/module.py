@@ -32,6 +32,7 @@ from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE, OUTPUT, is_input
 from erfscope.graph.named import Pass
 from erfscope.graph.recording import Recording
+from erfscope.graph.site import Site
 from erfscope.model_errors import errors_as_one_line
 from erfscope.model_facts import Preprocess, Weights
 
@@ -155,18 +156,21 @@ class ModuleAdapter:
         """A recorded pass of so many images, or of more; see :class:`erfscope.adapter.Adapter`."""
         return pass_of(self, images, exactly=exactly)
 
-    def features(
-        self, x: Tensor, layer: str, wrt: str = IMAGE, *, known: Mapping[str, Layout] | None = None
-    ) -> Features:
-        """The map of ``layer`` and the reference ``wrt`` for inputs ``x`` (B, C_in, *space); see
+    def site(self, layer: str, wrt: str = IMAGE, *, shape: Sequence[int] | None = None) -> Site:
+        """A layer and a reference in a recorded pass; see :class:`erfscope.adapter.Adapter`."""
+        channels, *space = shape or (self.preprocess.channels, *self.preprocess.size)
+        fits = (channels, *space) == (self.preprocess.channels, *self.preprocess.size)
+        return Site((self if fits else self.at_size(space, channels)).recording, layer, wrt)
+
+    def features(self, x: Tensor, site: Site) -> Features:
+        """The map of a layer and its reference for inputs ``x`` (B, C_in, *space); see
         :class:`erfscope.adapter.Adapter`."""
+        layer, wrt, known = site.layer, site.wrt, site.hooks
         is_stage = layer in self.stages
         targets = {name: self._target(name) for name in {wrt, *(() if is_stage else (layer,))} if not is_input(name)}
         # Names, not the taps: a circle of taps would keep every pass's graph until Python looks for such circles.
         awaited = None if known is None or is_stage else set(targets)
-        if known is None:
-            known = self.layouts(x, layer, wrt) or {}
-        taps = {name: _Tap(name, target, known.get(name), awaited) for name, target in targets.items()}
+        taps = {name: _Tap(name, target, (known or {}).get(name), awaited) for name, target in targets.items()}
         if wrt in taps:
             taps[wrt].is_leaf = not is_stage and self.inputs is not None and self.inputs.has_ids
         output: Any = None
@@ -289,14 +293,6 @@ class ModuleAdapter:
     def _stage(self, x: Tensor, layer: str) -> Tensor:
         """The map of a stage, (B, C, *space)."""
         return self.outputs(self.module, x)[1][layer]
-
-    def layouts(self, x: Tensor, layer: str, wrt: str = IMAGE) -> Mapping[str, Layout] | None:
-        """How the tensors that hooks read hold their maps; see :class:`erfscope.adapter.Adapter`."""
-        if is_input(wrt) and layer in self.stages:
-            return {}
-        channels, *space = x.shape[1:]
-        fits = (channels, *space) == (self.preprocess.channels, *self.preprocess.size)
-        return (self if fits else self.at_size(space, channels)).recording.layouts(layer, wrt)
 
     def at_size(self, space: Sequence[int], channels: int | None = None, *, wrt: str = IMAGE) -> Self:
         """The adapter for inputs of another size, of the same module; of several inputs that is the size of one, and

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from zoo_rows import CONVOLUTIONS, TRANSFORMERS
 
-from erfscope.api.models import load_model
 from erfscope.engine.cost import cropped_giga_multiply_adds
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.unit import sides, size_text
 from erfscope.options.request import Request
+from erfscope.run.models import load_model
 
 SIDE = 224
 HEAD = ("model", "px", "record", "cut", "multiply-adds", "of the image", "path")
@@ -81,9 +81,9 @@ def row(name: str) -> Row:
     layer, size = loaded.default_layer, loaded.adapter.preprocess.size
     if why := loaded.why_plain(layer):
         return Row(name, size, record, 0.0, 1.0, size, why)
-    unit = loaded.recording.default_unit(layer)
+    unit = loaded.site(layer).nearest_unit()
     started = time.perf_counter()
-    (crop,) = loaded.crops(layer, [unit])
+    (crop,) = loaded.crops(loaded.site(layer), [unit])
     cut = time.perf_counter() - started
     some, whole = cropped_giga_multiply_adds(crop)
     return Row(name, size, record, cut, some / whole, sides(crop.image), "")

@@ -39,8 +39,8 @@ from soak_rounds import live
 
 import erfscope
 import erfscope.api
-import erfscope.api.save
 import erfscope.figures
+import erfscope.show.save
 from erfscope import gate
 from erfscope.cli.console import Screen
 from erfscope.cli.main import _run

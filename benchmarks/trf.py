@@ -20,9 +20,9 @@ import timm
 import torch
 
 from erfscope.adapters.weights.weights import NO_NUMBERS
-from erfscope.api.models import load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.options.request import Request
+from erfscope.run.models import load_model
 
 MODELS = "resnet18,resnet50,resnet152,convnext_tiny,swin_tiny_patch4_window7_224"
 
@@ -60,8 +60,8 @@ def unrecorded(loaded: LoadedModel) -> LoadedModel:
 
 
 def found(loaded: LoadedModel, layer: str) -> str:
-    recording = loaded.recording
-    field = recording.trf(layer, recording.default_unit(layer))
+    site = loaded.site(layer)
+    field = site.trf(site.nearest_unit())
     return f"{'all, ' if field.is_global else ''}{'x'.join(map(str, field.local_size_px))}"
 
 

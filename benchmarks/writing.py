@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import erfscope
-from erfscope.api.save import html
 from erfscope.figures.draw import folder_figures
 from erfscope.results.report import Report
+from erfscope.show.page import html
 from erfscope.storage.files import map_bytes, report_bytes
 
 MODELS = ("resnet18", "resnet34", "mobilenetv3_small_100", "convnext_atto", "efficientnet_b0", "vit_tiny_patch16_224")

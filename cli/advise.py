@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,9 +111,9 @@ def advise(
 
     with importing_torch():
         from erfscope.advice import advise as run
-        from erfscope.advice.shown import advice_view
     from erfscope.cli.console import Screen, print_json
     from erfscope.cli.run.output import progress
+    from erfscope.show.terminal import draw_parts
 
     asked = keywords(*by_source(given).values())
     kept: dict[str, Any] = {"keep_in": output if target is not None else None, "resume": output if resume else None}
@@ -125,7 +124,7 @@ def advise(
     if chosen_format(format, as_json) == "json":
         print_json(advice.to_json())
     else:
-        Screen(plain=format == "plain").print(advice_view(advice, everything=everything))
+        Screen(plain=format == "plain").print(draw_parts(advice.parts(everything=everything)))
     return 0
 
 
@@ -140,16 +139,14 @@ def _check_folder(folder: Path, *, force: bool) -> None:
 
 def _write(advice: Advice, folder: Path) -> None:
     from erfscope.cli.console import complain
-    from erfscope.storage.writing import write_bytes
+    from erfscope.show import write
 
     folder.mkdir(parents=True, exist_ok=True)
     if advice.depth is not None:
         advice.depth.save(folder / "report", force=True)
-    write_bytes(folder / "advice.json", (json.dumps(advice.to_json(), indent=1) + "\n").encode(), force=True)
-    write_bytes(folder / "advice.txt", f"{advice}\n".encode(), force=True)
+    write(folder / "advice.json", advice.to_json(), force=True)
+    write(folder / "advice.txt", f"{advice}\n", force=True)
     if advice.search is not None:
-        from erfscope.figures.canvas import figure_bytes
-
         for suffix in (".png", ".pdf"):
-            write_bytes(folder / f"front{suffix}", figure_bytes(advice.figure(), suffix), force=True)
+            write(folder / f"front{suffix}", advice.figure(), force=True)
     complain(f"wrote {folder}")

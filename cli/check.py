@@ -32,7 +32,7 @@ from erfscope.options.settings import OPTIONS
 
 if TYPE_CHECKING:
     from erfscope.api.gate import CheckRequest
-    from erfscope.gate import Advice
+    from erfscope.gate import CheckAdvice
 
 #: The panel of the gate's own options.
 GATE = "Gate"
@@ -201,9 +201,9 @@ def _format(asked: str, as_json: bool) -> str:
     raise ErfscopeError(f"a check has no format {asked!r}; there is: {', '.join(SHOWN)}")
 
 
-def _advice(name: str | None) -> Advice:
+def _advice(name: str | None) -> CheckAdvice:
     """What to do with what this command finds, for one of the listed checks or for MODEL."""
-    from erfscope.gate import Advice
+    from erfscope.gate import CheckAdvice
 
     context: Any = click.get_current_context()
     given = iter(context.meta[ARGUMENTS])
@@ -218,7 +218,7 @@ def _advice(name: str | None) -> Advice:
     chosen = [*([] if name is None else ["--only", name]), "--update"]
     # Words after -- are arguments, not options.
     place = kept.index("--") if "--" in kept else len(kept)
-    return Advice(
+    return CheckAdvice(
         accept=shlex.join(["erfscope", "check", *kept[:place], *chosen, *kept[place:]]),
         allow="`erfscope check --allow-new` adds new checks and lets them pass",
         keep="name this check (NAME=MODEL, or its name in the settings), or choose another --baseline",
@@ -266,7 +266,7 @@ def listed(only: Sequence[str]) -> tuple[list[dict[str, Any]], Path | None]:
 
 
 def from_file(
-    entry: Mapping[str, Any], source: Path, given: Mapping[str, Any], fail_on: Sequence[str], advice: Advice
+    entry: Mapping[str, Any], source: Path, given: Mapping[str, Any], fail_on: Sequence[str], advice: CheckAdvice
 ) -> CheckRequest:
     """The request that one check of a settings file makes.
 
@@ -316,7 +316,7 @@ def _longest(halo: object, where: str) -> int | None:
     return int(found[1])
 
 
-def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], advice: Advice) -> CheckRequest:
+def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], advice: CheckAdvice) -> CheckRequest:
     """The request that a MODEL on the command line makes."""
     from erfscope.adapters import split_label
     from erfscope.api.gate import CheckRequest

@@ -191,13 +191,18 @@ def defaults(table: Mapping[str, Any], group: click.Group, source: Path) -> dict
 
     Args:
         table: The settings; keys are options' names, with hyphens or underscores.
-        group: The commands.
+        group: The commands; the table of one of another package is read where that is called.
         source: The file, for errors.
 
     Raises:
         ErfscopeError: a key is no option, or a value is no setting.
     """
-    names = {command: named_options(found) for command, found in group.commands.items()}
+    context: Any = click.get_current_context()
+    known = group.list_commands(context)
+    for name in known:
+        # Those of erfscope are imported by it.
+        group.get_command(context, name)
+    names = {name: named_options(command) for name, command in group.commands.items()}
     everything = sorted({name for options in names.values() for name in options})
     flat: dict[str, Any] = {}
     own: dict[str, dict[str, Any]] = {}
@@ -205,15 +210,15 @@ def defaults(table: Mapping[str, Any], group: click.Group, source: Path) -> dict
         key = raw.replace("-", "_")
         if key in SECTIONS:
             continue
-        if isinstance(value, dict) and raw in group.commands:
+        if isinstance(value, dict) and raw in names:
             own[raw] = {name.replace("-", "_"): setting for name, setting in value.items()}
             for name in own[raw]:
                 if name not in names[raw]:
                     raise unknown("setting", name, names[raw], where=f"[{raw}] of {source.name}", limit=40)
         elif key in everything:
             flat[key] = value
-        else:
-            raise unknown("setting", raw, [*everything, *group.commands], where=source.name, limit=40)
+        elif not isinstance(value, dict) or raw not in known:
+            raise unknown("setting", raw, [*everything, *known], where=source.name, limit=40)
     return {command: _merged(options, flat, own.get(command, {}), source) for command, options in names.items()}
 
 
@@ -228,19 +233,16 @@ def named_options(command: click.Command) -> dict[str, click.Option]:
     return found
 
 
-def name_variables(group: click.Group) -> None:
-    """Let ERFSCOPE_<COMMAND>_<OPTION> set each option, or ERFSCOPE_<OPTION> for all commands; options of
-    :data:`CLI_ONLY` refuse that."""
-    for name, command in group.commands.items():
-        found = named_options(command)
-        for option in {id(option): option for option in found.values()}.values():
-            names = [text.upper() for text, other in found.items() if other is option]
-            option.envvar = [
-                *(f"ERFSCOPE_{name.upper()}_{text}" for text in names),
-                *(f"ERFSCOPE_{text}" for text in names),
-            ]
-            if option.name in CLI_ONLY:
-                option.callback = _from_command_line
+def name_variables(name: str, command: click.Command) -> None:
+    """Let ERFSCOPE_<COMMAND>_<OPTION> set each option, or ERFSCOPE_<OPTION> for all commands, if it names no variable
+    itself; options of :data:`CLI_ONLY` refuse that."""
+    prefixes = (f"ERFSCOPE_{name.upper().replace('-', '_')}", "ERFSCOPE")
+    found = named_options(command)
+    for option in {id(option): option for option in found.values()}.values():
+        names = [text.upper() for text, other in found.items() if other is option]
+        option.envvar = option.envvar or [f"{prefix}_{text}" for prefix in prefixes for text in names]
+        if option.name in CLI_ONLY:
+            option.callback = _from_command_line
 
 
 def _from_command_line(context: click.Context, option: click.Parameter, value: Any) -> Any:

@@ -105,7 +105,7 @@ def explore(
         return 0
     with progress(quiet=False) as bar:
         found = run(list(models), grid=grid, tell=complain, progress=bar, **asked)
-    from erfscope.view.words import random_weights
+    from erfscope.show import random_weights
 
     for model in found.models:
         if text := random_weights(model.conditions):

@@ -24,10 +24,13 @@ def models(pattern: str | None, pretrained: bool, verbose: bool) -> int:
 
     A PATTERN without wildcards matches names that contain it.
     """
-    from erfscope.cli.run.known_names import model_names
+    from erfscope.cli.run.interruption import importing_torch
     from erfscope.errors import unknown
 
-    names = model_names(pattern, pretrained=pretrained)
+    with importing_torch():
+        from erfscope.adapters.sources.catalogue import model_names
+
+        names = model_names(pattern, pretrained=pretrained)
     if not names:
         raise unknown("model", pattern or "", model_names(None, pretrained=pretrained), where="timm")
     say("\n".join(names))
@@ -64,7 +67,7 @@ def layers(
     from erfscope.cli.run.interruption import importing_torch
 
     with importing_torch():
-        from erfscope.api.models import layers as run
+        from erfscope.api.structure import layers as run
 
     table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(*by_source(given).values()))
     from erfscope.cli.console import Screen, print_json

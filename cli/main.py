@@ -1,14 +1,8 @@
-"""The ``erfscope`` command. Commands import torch only when they run.
-
-To add one: a module in this folder, imported, listed and put into a panel of the help here (in ``SHARED`` if the ranks
-of a ``torchrun`` share it), and a public function in ``erfscope/api/`` that does the work. ``docs/cli.md`` and settings
-files follow."""
+"""The ``erfscope`` command: its help, its settings, and every error as one line and an exit code."""
 
 from __future__ import annotations
 
-import difflib
 import errno
-import functools
 import io
 import logging
 import os
@@ -16,10 +10,9 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import rich_click as click
 from click.core import ParameterSource
@@ -27,16 +20,9 @@ from click.exceptions import Exit, NoSuchOption
 
 import erfscope
 from erfscope.cli import config
-from erfscope.cli.advise import advise
-from erfscope.cli.check import check
-from erfscope.cli.console import ShortHelp, complain, discard_output, streams
-from erfscope.cli.doctor import doctor
-from erfscope.cli.explore import explore
-from erfscope.cli.layers import layers, models
-from erfscope.cli.measure import analyze, compare, merge
+from erfscope.cli.commands import PANELS, Commands
+from erfscope.cli.console import ShortHelp, complain, discard_output
 from erfscope.cli.run.interruption import SIGNALLED, Interrupted
-from erfscope.cli.study import study
-from erfscope.cli.tile import tile
 from erfscope.errors import ErfscopeError, MeasurementError, loop_text, naming_flags
 from erfscope.printable import printable
 
@@ -63,22 +49,13 @@ EPILOG = "\\\n\n".join(
 SHARED = ("analyze", "compare")
 
 
-class Commands(click.RichGroup):
-    """The commands; a name like none of theirs is taken for a model."""
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Find the command that is called."""
-        if self.get_command(ctx, args[0]) is None and not difflib.get_close_matches(args[0], self.commands):
-            raise click.UsageError(f"No such command {args[0]!r}; did you mean `erfscope analyze {args[0]}`?")
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EPILOG,
+    panels=[click.RichCommandPanel(panel, commands=[*commands]) for panel, commands in PANELS.items()],
+)
 @click.version_option(erfscope.__version__, prog_name="erfscope")
-@click.command_panel("Measure", commands=["analyze", "compare", "explore", "layers", "advise", "tile", "merge"])
-@click.command_panel("Guard", commands=["check"])
-@click.command_panel("Science", commands=["study"])
-@click.command_panel("Help", commands=["models", "doctor"])
 @click.pass_context
 def cli(context: click.Context) -> None:
     """How far does a vision model really look?
@@ -96,32 +73,6 @@ def cli(context: click.Context) -> None:
         source, table = found
         context.default_map = config.defaults(table, cli, source)
         context.meta[config.SOURCE] = source.name
-
-
-def _redirecting_prints(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose stdout holds results alone; the parser prints help and errors before it starts."""
-
-    @functools.wraps(callback)
-    def run(*args: Any, **options: Any) -> Any:
-        try:
-            config.refuse_code()
-            with streams.redirecting_prints():
-                return callback(*args, **options)
-        except SystemExit as stop:
-            # Click and rich turn a broken pipe into one; any other comes from a model's own code.
-            if isinstance(stop.__context__, BrokenPipeError):
-                raise
-            complain(f"the model's code called sys.exit({stop.code!r}), so there is no result; remove that call")
-            return 3
-
-    return run
-
-
-for command in (analyze, compare, explore, layers, advise, tile, merge, check, study, models, doctor):
-    assert command.callback is not None
-    command.callback = _redirecting_prints(command.callback)
-    cli.add_command(command)
-config.name_variables(cli)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -159,8 +110,11 @@ def _run(given: Sequence[str]) -> int:
         if isinstance(stop.__context__, BrokenPipeError):
             discard_output()
             return 0
+        if isinstance(stop.code, str):
+            complain(stop.code)
+            return 1
         # Click's own: help without a command, and completion.
-        return stop.code if isinstance(stop.code, int) else 0
+        return stop.code or 0
     except (click.Abort, KeyboardInterrupt) as stop:
         complain("interrupted")
         # Readers of zarr are cut off with tasks of theirs, of which asyncio would complain at the end.
@@ -215,12 +169,7 @@ def _has_working_directory() -> bool:
 
 def _usage(error: click.ClickException) -> str:
     """The message for an error of the argument parser, with the source of a value that is not on the command line."""
-    from erfscope.options.request import FORMER
-
     text = error.format_message().rstrip(".")
-    former = {f"--{prefix}{name}": new for name, new in FORMER.items() for prefix in ("", "no-")}
-    if isinstance(error, NoSuchOption) and error.option_name in former:
-        return f"--{former[error.option_name]} stands in the place of --no-{error.option_name.rpartition('-')[2]}"
     if isinstance(error, NoSuchOption) and error.option_name.replace("_", "-").startswith("--random"):
         return f"there is no {error.option_name}; write `--weights random`"
     context: click.Context | None = getattr(error, "ctx", None)

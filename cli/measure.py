@@ -147,7 +147,7 @@ def _stored(models: tuple[str, ...]) -> list[str]:
     if not files:
         return []
     from erfscope.adapters import split_label  # it imports torch
-    from erfscope.api.entries import is_stored
+    from erfscope.run.entries import is_stored
 
     return [path for path in (split_label(file)[1] for file in files) if is_stored(path)]
 
@@ -161,7 +161,7 @@ def merge(shards: tuple[str, ...], **given: Any) -> int:
 
     Each SHARD is a folder that `analyze` or `compare` wrote with `--shard I/N -o DIR`, in any order. A shard that is
     missing, given twice or part of another run is refused."""
-    from erfscope.api.save import merge as run
+    from erfscope.api import merge as run
     from erfscope.cli.run.output import check_outputs, deliver
 
     wanted = OutputOptions.from_options(given)

@@ -87,6 +87,8 @@ def _click_type(declared: Declared) -> click.ParamType[Any]:
 with_verbose = click.option(
     "-v", "--verbose", is_flag=True, help="Print what was computed, and the traceback of an error."
 )
+#: For a command of another package that has no such option: an error's line speaks of it.
+with_traceback = click.option("-v", is_flag=True, expose_value=False, help="Print the traceback of an error.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,13 +30,12 @@ EFFORTS = ("quick", "full", "long")
 @click.command()
 @click.argument("name", required=False, type=Text(words=STUDY_NAMES))
 @click.option("--list", "listing", is_flag=True, help="List the studies.")
-@click.option("--quick", is_flag=True, help="Smaller cases and fewer samples: less than a minute; --effort quick.")
 @click.option(
     "--effort",
     type=Text(words=EFFORTS, is_closed=True),
     default="full",
     show_default=True,
-    help="quick, full (at most ten minutes), or long (trainings of hours; studies without any run in full).",
+    help="quick (less than a minute), full (at most ten), or long (trainings of hours; other studies run in full).",
 )
 @click.option("--show", is_flag=True, help="Show the result of a real run that is kept with erfscope; run nothing.")
 @click.option(
@@ -47,9 +46,6 @@ EFFORTS = ("quick", "full", "long")
 )
 @click.option(
     "--cache", metavar="DIR", type=File(), help="Folder that keeps trained nets. Default: the user's cache folder."
-)
-@click.option(
-    "--resume", is_flag=True, help="Fail unless --cache holds nets of this run, with which it goes on in any case."
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(
@@ -66,12 +62,10 @@ EFFORTS = ("quick", "full", "long")
 def study(
     name: str | None,
     listing: bool,
-    quick: bool,
     effort: Effort,
     show: bool,
     data: str | None,
     cache: str | None,
-    resume: bool,
     seed: int,
     output: tuple[str, ...],
     force: bool,
@@ -103,15 +97,15 @@ def study(
     kept = cache or user_cache_path("erfscope", appauthor=False) / "studies"
     if show:
         result = kept_study(name)
-        if quick or resume or seed or effort != "full" or cache or data:
+        if seed or effort != "full" or cache or data:
             raise ErfscopeError(
                 f"--show prints the kept run of {name} ({result.effort}, seed {result.seed}) and runs nothing; leave"
                 " out --show to run it with other options, or these options"
             )
     else:
         with progress(quiet, in_lines=effort == "long") as bar:
-            options: dict[str, Any] = {"seed": seed, "effort": "quick" if quick else effort, "data": data}
-            result = run(name, **options, cache=kept, resume=resume, progress=bar)
+            options: dict[str, Any] = {"seed": seed, "effort": effort, "data": data}
+            result = run(name, **options, cache=kept, progress=bar)
     for path in output:
         result.save(path, force=force)
     _print(result, chosen, output, quiet=quiet)
@@ -121,8 +115,8 @@ def study(
 def _list(chosen: str) -> int:
     """Print the list of studies."""
     from erfscope.cli.console import Screen, print_json, say
+    from erfscope.show import Cell, Column, Table, Value, format_table, rows_of
     from erfscope.studies import STUDIES, kept_study
-    from erfscope.view.table import Cell, Column, Table, Value, rows_of, write
 
     kept = {name: kept_study(name).conclusion.split(",")[0].rstrip(".").replace(" claims", "") for name in STUDIES}
     if chosen == "json":
@@ -153,11 +147,11 @@ def _list(chosen: str) -> int:
     ]
     table = Table(columns=tuple(columns), rows=rows_of(rows))
     if is_rich:
-        from erfscope.view.terminal.table import TerminalTable
+        from erfscope.show.terminal import TerminalTable
 
         Screen().print(TerminalTable(table, edged=True))
     else:
-        say(write(table, chosen).rstrip("\n"))
+        say(format_table(table, chosen).rstrip("\n"))
     return 0
 
 
@@ -187,8 +181,8 @@ def study_view(result: StudyResult) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
+    from erfscope.show.terminal import TerminalTable
     from erfscope.studies import STUDIES
-    from erfscope.view.terminal.table import TerminalTable
 
     rows = TerminalTable(result.rows_table(result.columns, has_headings=True), edged=True)
     facts = [result.effort, f"seed {result.seed}", f"{result.seconds:.0f} s"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -159,8 +158,9 @@ def tile(
         from erfscope.api.tile import plans_of
     from erfscope.cli.console import Screen, complain, print_json, say
     from erfscope.options.request import Request
+    from erfscope.show.terminal import draw_parts
     from erfscope.tiling import recipe, tile_costs
-    from erfscope.tiling.shown import plan_json, tile_view
+    from erfscope.tiling.shown import plan_json
 
     asked = keywords(*by_source(given).values())
     building = {name: value for name, value in asked.items() if name in Building.__annotations__}
@@ -185,7 +185,8 @@ def tile(
     if chosen_format(format, as_json) == "json":
         print_json(document)
     else:
-        Screen(plain=format == "plain").print(tile_view(plan, costs, image_size, budget=budget, tolerance=tolerance))
+        parts = plan.parts(costs, image_size, budget=budget, tolerance=tolerance)
+        Screen(plain=format == "plain").print(draw_parts(parts))
         if text:
             say(f"\n{text}")
     return 0 if plan.possible else 3
@@ -194,14 +195,14 @@ def tile(
 def _show_each(plans: Sequence[TilePlan], format: str, *, as_json: bool) -> int:
     """Print the plan for each of several inputs."""
     from erfscope.cli.console import Screen, print_json
-    from erfscope.tiling.shown import plan_json, tile_view
+    from erfscope.tiling.shown import plan_json
 
     if chosen_format(format, as_json) == "json":
         print_json({"inputs": [plan_json(plan, (), budget=None, tolerance=None) for plan in plans]})
     else:
         screen = Screen(plain=format == "plain")
         for plan in plans:
-            screen.print(tile_view(plan))
+            screen.print(plan)
         screen.print_line(
             "inputs are cut at the same places: on each side take the largest of their halos", style="dim"
         )
@@ -244,14 +245,9 @@ def _check_output(output: str, image: str | None, *, resume: bool, force: bool) 
 def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -> None:
     """Write the figure, or the plan as JSON where there is none."""
     from erfscope.cli.console import complain
-    from erfscope.storage.writing import write_bytes
+    from erfscope.show import write
 
-    content = (json.dumps(document, indent=1) + "\n").encode()
-    if figure is not None:
-        from erfscope.figures.canvas import figure_bytes
-
-        content = figure_bytes(figure, Path(output).suffix)
-    write_bytes(Path(output), content, force=force)
+    write(output, document if figure is None else figure, force=force)
     complain(f"wrote {output}")
 
 

@@ -18,6 +18,8 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
+from erfscope.results import outputs as _made
+
 __version__ = "0.1.0"
 
 if not (Path(__file__).parent / "cli").is_dir() and (Path(__file__).parent.parent / "cli" / "main.py").is_file():
@@ -33,6 +35,15 @@ _ROOMS = [name for name, home in _HOMES.items() if home == __name__]
 __all__ = sorted(name for name, home in _HOMES.items() if home.startswith("erfscope."))
 
 
+def _outputs() -> Any:
+    from erfscope.show.outputs import ShownOutputs
+
+    return ShownOutputs()
+
+
+_made.made_by(_outputs)
+
+
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f"erfscope.{name}")
@@ -42,4 +53,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*(name for name in globals() if name.startswith("__")), *_ROOMS, *__all__})

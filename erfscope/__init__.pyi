@@ -6,6 +6,7 @@ Type checkers read them here, and ``__init__.py`` loads each on first use.
 from erfscope import adapters as adapters
 from erfscope import api as api
 from erfscope import gate as gate
+from erfscope import show as show
 from erfscope import studies as studies
 from erfscope import theory as theory
 from erfscope.adapters import wrap as wrap

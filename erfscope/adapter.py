@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from erfscope.finding import Finding
     from erfscope.graph.named import Pass
     from erfscope.graph.recording import Recording
+    from erfscope.graph.site import Site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,24 +127,28 @@ class Adapter(Protocol):
         """Every name that can be asked for: the stages, then the modules; items of containers are written NAME[2] or
         NAME[key]."""
 
-    def features(
-        self, x: Tensor, layer: str, wrt: str = IMAGE, *, known: Mapping[str, Layout] | None = None
-    ) -> Features:
-        """Run the model on ``x`` (B, C_in, *space) as far as ``layer``.
-
-        ``x`` is a leaf that requires grad where the reference is the image. Leaves the module as found, exceptions
-        included. ``known`` says how modules' tensors hold their maps, see :meth:`layouts`; the forward pass then ends
-        as soon as layer and reference have been seen, so that these must be known to run once. None finds it out anew.
+    def site(self, layer: str, wrt: str = IMAGE, *, shape: Sequence[int] | None = None) -> Site:
+        """A layer and a reference in a recorded pass: of inputs of a shape (C, *space), the adapter's own by default.
 
         Raises:
-            ErfscopeError: unknown layer or reference.
-            MeasurementError: the layer has no spatial map, or was called more than once per forward.
+            ErfscopeError: unknown layer or reference, one without a map, or a layer that does not depend on it.
+        """
+
+    def features(self, x: Tensor, site: Site) -> Features:
+        """Run the model on ``x`` (B, C_in, *space), of the shape that the site was found for, as far as its layer.
+
+        ``x`` is a leaf that requires grad where the reference is the image. Leaves the module as found, exceptions
+        included. The forward pass ends as soon as layer and reference have been seen, where each runs once.
+
+        Raises:
+            MeasurementError: the layer was called more than once per forward.
         """
 
     def maps(self, x: Tensor, layers: Sequence[str], known: Mapping[str, Layout]) -> dict[str, Tensor]:
         """Run all of the model on ``x`` (B, C_in, *space), and return the map (B, C, *space) of each layer.
 
-        ``known`` is as for :meth:`features`. Leaves the module as found, exceptions included.
+        ``known`` says how modules' tensors hold their maps, as :attr:`Site.hooks`. Leaves the module as found,
+        exceptions included.
 
         Raises:
             ErfscopeError: unknown layer.
@@ -153,12 +158,6 @@ class Adapter(Protocol):
     def shifted(self, reference: str, by: Callable[[Tensor], Tensor]) -> AbstractContextManager[None]:
         """Within it the tensor that ``reference`` names, no image, is replaced by what ``by`` makes of it, before it is
         read."""
-
-    def layouts(self, x: Tensor, layer: str, wrt: str = IMAGE) -> Mapping[str, Layout] | None:
-        """How the tensors of layer and reference hold their maps for inputs like ``x``, from a recorded pass.
-
-        None if one of the modules runs more than once per forward pass, so that its name does not mean one tensor.
-        """
 
     def at_size(self, space: Sequence[int], *, wrt: str = IMAGE) -> Self:
         """The adapter for inputs of another size, of the same module; of several inputs that is the size of one, and

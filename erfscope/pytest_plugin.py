@@ -82,7 +82,7 @@ class ErfRegression:
         from erfscope.adapters.requested import name_of
         from erfscope.api.gate import CheckRequest, check_all
         from erfscope.errors import ErfscopeError
-        from erfscope.gate import Advice
+        from erfscope.gate import CheckAdvice
 
         option = self._request.config.getoption
         regenerate = bool(option("force_regen", False))
@@ -93,7 +93,7 @@ class ErfRegression:
             )
         self._checked.add(label)
         command = f"pytest '{self._request.node.nodeid}' --erf-update"
-        advice = Advice(
+        advice = CheckAdvice(
             accept=command,
             allow=f"`{command}` stores and passes at once",
             keep="name this check: erf_regression.check(model, name=...)",

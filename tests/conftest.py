@@ -6,6 +6,7 @@ import difflib
 import io
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
-from erfscope.cli.main import main
+from erfscope.cli.commands import others
+from erfscope.cli.main import cli, main
 from erfscope.cli.study import study_view
 from erfscope.results.result import Result
 from erfscope.studies import StudyResult
@@ -154,6 +156,25 @@ def command(
         return stop.value.code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Let Python find the modules of a folder, as those of an installed package with commands."""
+    monkeypatch.setattr(cli, "commands", {**cli.commands})
+
+    def write(folder: Path, commands: dict[str, str], package: str = "mytool") -> None:
+        installed = folder / f"{package}-1.2.dist-info"
+        installed.mkdir(parents=True)
+        (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+        lines = [f"{name} = {place}" for name, place in commands.items()]
+        (installed / "entry_points.txt").write_text("\n".join(["[erfscope.commands]", *lines]))
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.delitem(sys.modules, package, raising=False)
+        others.cache_clear()
+
+    yield write
+    others.cache_clear()
 
 
 class SmallNet(nn.Module):

@@ -13,6 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import types
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ import torch
 from PIL import Image
 
 import erfscope
+from erfscope.cli.commands import OWN, import_command
 from erfscope.cli.main import cli, main
 from erfscope.options.option import Building
 from erfscope.options.settings import Options
@@ -203,7 +205,7 @@ def loggers(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_blocks_of_a_page_run_in_order(page, folder, loggers, figures_undrawn, monkeypatch):
+def test_the_blocks_of_a_page_run_in_order(page, folder, loggers, figures_undrawn, monkeypatch, install):
     namespace: dict[str, Any] = {}
     for block in blocks(page.read_text(encoding="utf-8")):
         if block.reason is not None:
@@ -212,6 +214,8 @@ def test_the_blocks_of_a_page_run_in_order(page, folder, loggers, figures_undraw
         named = re.match(r"# ([\w./]+\.(?:py|toml))\b", code)
         if named:
             (folder / named[1]).write_text(code, encoding="utf-8")
+            if "entry-points" in code:
+                install(folder, tomllib.loads(code)["project"]["entry-points"]["erfscope.commands"])
         elif block.language == "python":
             exec(compile(code, page.name, "exec"), namespace)
         elif block.language == "bash":
@@ -256,7 +260,7 @@ def test_commands_that_are_not_run_or_stand_in_a_sentence_are_understood(page, f
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_options_that_a_page_names_exist(page):
-    known = {text for command in cli.commands.values() for each in command.params for text in each.opts}
+    known = {text for entry in OWN.values() for each in import_command(entry).params for text in each.opts}
     spans = re.findall(r"`(--[a-z][\w-]*)", re.sub(FENCE, "", page.read_text(encoding="utf-8")))
     of_others = {"--help", "--help-all", "--update-golden", "--force-regen"}  # the last two are pytest's
     assert {*spans} - known - of_others == set()

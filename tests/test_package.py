@@ -123,6 +123,16 @@ def test_a_users_types_are_checked_against_the_wheel(python, tmp_path):
         "import erfscope\n\n"
         "result: erfscope.Result = erfscope.analyze('resnet18', samples=4)\n"
         "r50: float = float(result['r50'])\n"
+        "table: str = erfscope.compare(['resnet18']).table(format='csv')\n"
+        "halo: tuple[tuple[int, int], ...] = erfscope.tile('resnet18').halo\n"
+    )
+    (tmp_path / "tool.py").write_text(
+        "from collections.abc import Iterator\n\n"
+        "from erfscope.show import Note, Shown, Table, write\n\n\n"
+        "class Mine(Shown):\n"
+        "    def parts(self) -> Iterator[Table | Note]:\n"
+        "        yield Note(text='mine')\n\n\n"
+        "write('mine.txt', str(Mine()) + Mine()._repr_html_())\n"
     )
     # What PyTorch's own types are takes a quarter of a minute to read, and none of it is used here.
     others = ["torch", "timm", "captum", "numpy", "cv2", "rich", "PIL"]
@@ -130,7 +140,7 @@ def test_a_users_types_are_checked_against_the_wheel(python, tmp_path):
     (tmp_path / "mypy.ini").write_text(f"[mypy]\n{silent}")
     (tmp_path / "wrong.py").write_text("import erfscope\n\nresult: int = erfscope.analyze('resnet18')\n")
     checked = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--python-executable", python]
-    run(*checked, "client.py", "README.py", "index.py", cwd=tmp_path)
+    run(*checked, "client.py", "tool.py", "README.py", "index.py", cwd=tmp_path)
     (tmp_path / "wrong_map.py").write_text("import erfscope\n\nerfscope.analyze('resnet18').map.value\n")
     with pytest.raises(AssertionError, match=r'of "ErfMap . Any" has no attribute "value"'):
         run(*checked, "wrong_map.py", cwd=tmp_path)

@@ -28,7 +28,7 @@ MODULES = (
     "erfscope.cli.main",
     "erfscope.adapters",
     "erfscope.figures",
-    "erfscope.api.save",
+    "erfscope.show.save",
     "erfscope.parallel",
     "erfscope.api.gate",
 )

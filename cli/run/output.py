@@ -108,7 +108,7 @@ def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str
     """
     # A folder gets the kind that is named, and of the others those that fit.
     if _figures(wanted) or (wanted.figure is not None and wanted.folders):
-        from erfscope.api.save import check_figure
+        from erfscope.api.figures import check_figure
 
         check_figure(models, kind=wanted.figure, width=wanted.style.width, **options)
 

@@ -21,7 +21,7 @@ from field_comments import comment_above, without_roles
 
 import erfscope
 from erfscope.attribution.convention import CONVENTIONS, Convention
-from erfscope.cli.main import cli
+from erfscope.cli.commands import OWN, import_command
 from erfscope.figures.kinds import KINDS
 from erfscope.measures import MEASURES, SHOWN
 from erfscope.measures.sizes import SIZED
@@ -137,9 +137,13 @@ def _convention(convention: Convention) -> Iterator[str]:
     yield from (f"* *not for* {convention.not_for}", "")
 
 
+def _commands() -> list[tuple[str, click.Command]]:
+    return [(name, import_command(entry)) for name, entry in OWN.items()]
+
+
 def commands() -> str:
     """Every command and what it does."""
-    rows = [(f"`{name}`", _paragraphs(each.help or "").split("\n\n")[0]) for name, each in cli.commands.items()]
+    rows = [(f"`{name}`", _paragraphs(each.help or "").split("\n\n")[0]) for name, each in _commands()]
     return _markdown(("command", "what it does"), rows)
 
 
@@ -172,7 +176,7 @@ def options() -> Rows:
 def _uses() -> dict[str, list[tuple[str, ...]]]:
     """The rows of the table of options, by the keyword, or else by how the option is written."""
     commands_of: dict[tuple[str, str, str], list[str]] = {}
-    for command_name, command in cli.commands.items():
+    for command_name, command in _commands():
         context = click.RichContext(command, info_name=f"erfscope {command_name}")
         for option in (each for each in command.params if isinstance(each, click.Option)):
             written = _option(option, context)

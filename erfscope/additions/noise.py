@@ -127,10 +127,10 @@ class UnitFunction:
         """The forward pass of so many copies of the image, of at most ``most``."""
         plan, crop = self.plan, self._crop
         if crop is None:
-            return ModelForward(self.adapter, plan.question, plan.known)
+            return ModelForward(self.adapter, plan.question)
         unit = plan.question.units[self.number].index
         try:
-            (own,) = plan.model.crops(plan.question.layer, [unit], images=images, most=most, adapter=self.adapter)
+            (own,) = plan.model.crops(plan.site, [unit], images=images, most=most, adapter=self.adapter)
         except ErfscopeError as error:
             # A copy in float64 fails as such a model does.
             raise error.__cause__ or error from error
@@ -157,9 +157,9 @@ class UnitFunction:
 
 def crop_of(plan: Plan, number: int) -> Crop | None:
     """The part of the image that one unit needs; None where the model itself is run."""
-    if plan.plain_reason is not None or not is_input(plan.question.wrt):
+    if plan.plain_reason is not None or not is_input(plan.site.wrt):
         return None
-    return plan.model.crops(plan.question.layer, [plan.question.units[number].index])[0]
+    return plan.model.crops(plan.site, [plan.question.units[number].index])[0]
 
 
 def function_of(plan: Plan, number: int, image: int) -> UnitFunction:

@@ -45,7 +45,7 @@ def with_sampling_points(plan: Plan, _sums: Sums, results: list[Result], _callba
 def _sampling_points(plan: Plan, number: int, x: Tensor) -> tuple[SamplingPoints, ...]:
     """One record for each operation of which the unit needs at most :data:`MOST` cells, in the order of execution."""
     recording = plan.model.recording
-    found = recording.crop(plan.question.layer, [plan.question.units[number].index], IMAGE, recording.images)
+    found = plan.model.site(plan.site.layer).crop([plan.question.units[number].index], recording.images)
     assert found is not None
     x = x.expand(recording.images, *x.shape[1:])
     fields, points = recording.fields(recording.positions.image, FIRST, IMAGE), []

@@ -124,7 +124,7 @@ def _of_copy(
     on the type."""
     other = copied.gradient()
     apart = float((gradient.values - other.values).norm()) / (other.norm or 1.0)
-    if apart > LARGEST_ERROR and not copied.plan.model.draws_random_numbers:
+    if apart > LARGEST_ERROR and not copied.plan.model.recording.draws_random_numbers:
         return Trust(
             gradient=(), passes=0, lost_in_rounding=1, not_in_double=f"its gradient in float64 is {apart:.1%} apart"
         )
@@ -201,9 +201,10 @@ def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> T
     is_single = device_and_dtype(plan)[1] == torch.float32
     if is_single and not (found.is_settled and (found.disagrees or found.is_within)):
         found = with_hidden(found_in_double(plan, sums, number, asked, found), erf)
-    if is_single and _needs_regions(found) and not plan.model.draws_random_numbers:
+    is_repeatable = not plan.model.recording.draws_random_numbers
+    if is_single and is_repeatable and _needs_regions(found):
         found = with_hidden(regions_in_double(plan, sums, number, asked, found), erf)
-    if not found.is_in_double and found.gradient and is_hidden(found.gradient) and not plan.model.draws_random_numbers:
+    if is_repeatable and not found.is_in_double and found.gradient and is_hidden(found.gradient):
         found = replace(
             found,
             gradient=(),
@@ -212,7 +213,7 @@ def check_gradient(plan: Plan, sums: Sums, number: int, erf: ErfMap | None) -> T
             hidden=None,
             lost_in_rounding=found.lost_in_rounding + found.n_images,
         )
-    unproved = unproved_operations(plan.model.recording, plan.question.layer, plan.question.wrt)
+    unproved = unproved_operations(plan.site)
     module = next(iter(unproved.values()), None) if found.disagrees else None
     return replace(found, has_unproved=bool(unproved), module=module)
 
@@ -309,7 +310,7 @@ def _steps(function: UnitFunction, gradient: Gradient, asked: _ImageCheck, batch
 def _grey_levels(plan: Plan, spread: float) -> float | None:
     """What so much of the model's input is in grey levels of 255; None where the reference is no image, or was made a
     tensor by others."""
-    preprocess, feed = plan.model.adapter.preprocess.of(plan.question.wrt), plan.feed.of(plan.question.wrt)
-    if not is_input(plan.question.wrt) or feed.kind in ("tensor", "volume", "sound") or not preprocess.pixelwise:
+    preprocess, feed = plan.model.adapter.preprocess.of(plan.site.wrt), plan.feed.of(plan.site.wrt)
+    if not is_input(plan.site.wrt) or feed.kind in ("tensor", "volume", "sound") or not preprocess.pixelwise:
         return None
     return 255 * spread * float(np.mean(preprocess.std))

@@ -127,7 +127,7 @@ def fields_of(plan: Plan, sums: Sums, along: Sequence[Sequence[int]] | None = No
         sums: What its measurement has shown.
         along: The indices of the units along each axis; all of the layer's if None.
     """
-    along = along or [range(side) for side in plan.model.layer(plan.question.layer).shape[2:]]
+    along = along or [range(side) for side in plan.site.space]
     space = [len(indices) for indices in along]
     units = [Unit(index=index, channels=plan.settings.channels) for index in product(*along)]
     trfs = [_field_or_none(plan, unit) for unit in units]
@@ -147,7 +147,7 @@ def fields_of(plan: Plan, sums: Sums, along: Sequence[Sequence[int]] | None = No
 
 def _field_or_none(plan: Plan, unit: Unit) -> Trf | None:
     try:
-        return plan.model.trf(plan.question.layer, unit.index, plan.question.wrt)
+        return plan.site.trf(unit.index)
     except ErfscopeError:
         # The reference was found for another unit of the layer: no path leads to this one.
         return None
@@ -155,12 +155,11 @@ def _field_or_none(plan: Plan, unit: Unit) -> Trf | None:
 
 def _reasons_apart(plan: Plan, sums: Sums, trfs: Sequence[Trf]) -> Iterator[str]:
     """Reasons against sharing a backward pass: what may carry a gradient out of a theoretical receptive field."""
-    model = plan.model
-    if model.recording.needs_numbers(plan.question.layer):
+    if plan.site.needs_numbers:
         yield "the theoretical receptive fields (TRFs) are those of one pass with random pixels"
-    for found in model.recording.graph.unfaithful[:1]:
+    for found in plan.model.recording.graph.unfaithful[:1]:
         yield f"the recorded operations do not tell the gradient: {found.text}"
-    if not model.takes_batches(plan.question.layer):
+    if not plan.site.takes_batches:
         yield "the model takes one image at a time, or mixes those of a batch"
     if names := next((trf.inexact_by for trf in trfs if not trf.exact), ()):
         yield f"the theoretical receptive fields (TRFs) are not known exactly ({', '.join(names[:3])})"

@@ -12,6 +12,7 @@ from erfscope.additions.double import copy_in_double, run_in_double
 from erfscope.attribution.forward import ModelForward
 from erfscope.attribution.gradient import Contribution, of_units
 from erfscope.engine.batch import batch_contributions, device_and_dtype, first_readable, lacks_for_double
+from erfscope.engine.cost import pass_bytes
 from erfscope.engine.plan import Callbacks, Plan, Sums
 from erfscope.engine.running_sums import on_reference
 from erfscope.errors import MeasurementError
@@ -40,7 +41,7 @@ def with_verification(plan: Plan, _sums: Sums, results: list[Result], _callbacks
 
 def _verify(plan: Plan) -> list[Verification]:
     """One record per unit."""
-    counted = plan.model.pass_bytes(plan.question.layer, plan.question.wrt)
+    counted = pass_bytes(plan.model.whole(plan.site))
     if lacking := lacks_for_double(plan, counted):
         raise MeasurementError(f"--verify needs {lacking}; use a smaller --input-size, or leave --verify out")
     index, x = first_readable(plan, plan.indices)
@@ -48,7 +49,7 @@ def _verify(plan: Plan) -> list[Verification]:
     part = plan.read(index).to(device=device, dtype=dtype)
     measured = _by_unit(plan, batch_contributions(plan, part, [index]))
     double = copy_in_double(plan.model.adapter)
-    forward = ModelForward(double, plan.question, plan.known)
+    forward = ModelForward(double, plan.question)
     whole = x.to(device).double()
     plain = run_in_double(
         lambda: _by_unit(plan, of_units([(forward, plan.question.units)], whole, plan.question, [index]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -11,10 +11,11 @@ import torch
 from erfscope.adapters.requested import Model
 from erfscope.advice.outcome import Search
 from erfscope.advice.search import SearchRun
+from erfscope.advice.shown import advice_json, advice_parts
+from erfscope.advice.shown_search import search_figure
 from erfscope.advice.structure import Structure, structure_of
 from erfscope.advice.target import parse_budget, parse_target
 from erfscope.api import sweep
-from erfscope.api.models import caller_modules, load_structure
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
@@ -22,15 +23,14 @@ from erfscope.geometry.names import OUTPUT
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored
-from erfscope.results.display import render
 from erfscope.results.layers import LayerRow, overview
 from erfscope.results.report import Report
-
-SCHEMA = "erfscope.advice/1"
+from erfscope.run.models import caller_modules, load_structure
+from erfscope.show import Note, Shown, Table
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Advice:
+class Advice(Shown):
     """Advice on a model at one input size. It prints as ``erfscope advise`` does."""
 
     structure: Structure
@@ -40,8 +40,15 @@ class Advice:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        found: dict[str, Any] = render("advice_json", self)
-        return found
+        return advice_json(self.structure, self.depth, self.search)
+
+    def parts(self, *, everything: bool = False) -> Iterator[Table | Note]:
+        """What is printed: lines of text and tables.
+
+        Args:
+            everything: Whether every layer and every candidate has a row.
+        """
+        return advice_parts(self.structure, self.depth, self.search, everything=everything)
 
     def figure(self) -> Any:
         """The candidates of the search: the measure against the cost, as a matplotlib figure.
@@ -51,19 +58,10 @@ class Advice:
         """
         if self.search is None:
             raise ErfscopeError("nothing was searched: give a target")
-        return render("front_figure", self.search)
+        return search_figure(self.search)
 
     def __repr__(self) -> str:
         return f"<advice on {self.structure.model}>"
-
-    def __str__(self) -> str:
-        return str(render("advice_text", self))
-
-    def __rich__(self) -> Any:
-        return render("advice_view", self)
-
-    def _repr_html_(self) -> str:
-        return str(render("advice_html", self))
 
 
 @torch.inference_mode(False)

@@ -20,7 +20,6 @@ from erfscope.advice.structure import Structure, bypassed
 from erfscope.advice.target import HALO, Bound
 from erfscope.advice.verdict import FRESH, LOOKS, finalists
 from erfscope.api import analyze
-from erfscope.api.models import load_structure
 from erfscope.api.tile import halo_of
 from erfscope.engine.cost import forward_bytes
 from erfscope.engine.model import LoadedModel
@@ -30,7 +29,8 @@ from erfscope.measures.values import paired_difference
 from erfscope.options.request import Request
 from erfscope.results.json_values import plain
 from erfscope.results.result import Result
-from erfscope.storage.writing import write_bytes
+from erfscope.run.models import load_structure
+from erfscope.show import write
 
 #: The file in a folder that keeps what a search has measured, and its form.
 KEPT, KEPT_SCHEMA = "search.json", "erfscope.search/3"
@@ -305,7 +305,7 @@ class SearchRun:
             "r50": self.r50,
         }
         document["beyond"] = self.beyond
-        write_bytes(folder / KEPT, (json.dumps(document, indent=1) + "\n").encode(), force=True)
+        write(folder / KEPT, document, force=True)
 
     def _on_weights(self, found: Search) -> dict[str, tuple[float | None, float | None]]:
         """Paired differences on the weights of a checkpoint, of edits that keep them usable."""

@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from erfscope.advice.advise import SCHEMA, Advice
+from erfscope.advice.outcome import Search
 from erfscope.advice.shown_search import search_json, search_parts
 from erfscope.advice.structure import ALL, LayerField, Sides, Structure
-from erfscope.printable import listed_up_to
 from erfscope.results.depth import in_depth
-from erfscope.view import words
-from erfscope.view.depth import depth_sentences, depth_table
-from erfscope.view.table import DASH, Column, Note, Table, rows_of
-from erfscope.view.terminal.report import as_html, as_plain_text
-from erfscope.view.terminal.table import draw_parts
-from erfscope.view.words import sides_of, square_text
+from erfscope.results.report import Report
+from erfscope.show import (
+    DASH,
+    Column,
+    Note,
+    Table,
+    depth_sentences,
+    depth_table,
+    images_text,
+    listed_up_to,
+    random_weights,
+    rows_of,
+    sides_text,
+    square_text,
+    weights_condition,
+)
 
+SCHEMA = "erfscope.advice/1"
 #: Names of layers in a sentence.
 FEW = 4
 EVIDENCE = (
@@ -27,52 +37,39 @@ EVIDENCE = (
 )
 
 
-def advice_view(advice: Advice, *, everything: bool = False) -> Any:
-    """The advice in a terminal."""
-    return draw_parts(advice_parts(advice, everything=everything))
-
-
-def advice_text(advice: Advice) -> str:
-    """The advice as in a terminal, without colours."""
-    return as_plain_text(advice_view(advice))
-
-
-def advice_html(advice: Advice) -> str:
-    """The advice for a notebook."""
-    return as_html(advice_text(advice))
-
-
-def advice_json(advice: Advice) -> dict[str, Any]:
-    """The advice as JSON values; a field that covers every input is null."""
-    found: dict[str, Any] = {"schema": SCHEMA, "structure": {**advice.structure.to_json(), "weights": "any"}}
-    if advice.depth is not None:
-        found["depth"] = advice.depth.to_json()
-    if advice.search is not None:
-        found["search"] = search_json(advice.search)
+def advice_json(structure: Structure, depth: Report | None, search: Search | None) -> dict[str, Any]:
+    """Advice as JSON values; a field that covers every input is null."""
+    found: dict[str, Any] = {"schema": SCHEMA, "structure": {**structure.to_json(), "weights": "any"}}
+    if depth is not None:
+        found["depth"] = depth.to_json()
+    if search is not None:
+        found["search"] = search_json(search)
     return found
 
 
-def advice_parts(advice: Advice, *, everything: bool = False) -> Iterator[Table | Note]:
+def advice_parts(
+    structure: Structure, depth: Report | None, search: Search | None, *, everything: bool
+) -> Iterator[Table | Note]:
     """The structure, then what was measured, then what a search found: lines of text and tables."""
-    empty, structure = Note(text=""), advice.structure
+    empty = Note(text="")
     yield Note(text=_headline(structure), style="bold")
     yield from (empty, layers_table(structure) if everything else stages_table(structure), empty)
     yield from (Note(text=text, label="-") for text in _findings(structure))
     yield from (Note(text=text, style="dim") for text in (*_meanings(structure), EVIDENCE))
-    for series in in_depth(advice.depth.results) if advice.depth is not None else ():
-        weights = words.random_weights(series[0]) or words.weights_condition(series[0]).alone
-        over = f"{len(series)} layer{'s' * (len(series) > 1)} measured over {words.images_text(series[0])}"
+    for series in in_depth(depth.results) if depth is not None else ():
+        weights = random_weights(series[0]) or weights_condition(series[0]).alone
+        over = f"{len(series)} layer{'s' * (len(series) > 1)} measured over {images_text(series[0])}"
         yield from (empty, Note(text=f"{over}; {weights}", style="bold"))
         yield from (Note(text=text, label="-") for text in depth_sentences(series))
         yield from (empty, depth_table(series))
-    if advice.search is not None:
+    if search is not None:
         yield empty
-        yield from search_parts(advice.search, structure, everything=everything)
+        yield from search_parts(search, structure, everything=everything)
 
 
 def _headline(structure: Structure) -> str:
     wasted, whole = structure.unproductive(), len(structure.in_place)
-    at, certain = f"{structure.model} at {sides_of(structure.axes, structure.input_size)}", _widening(wasted)
+    at, certain = f"{structure.model} at {sides_text(structure.axes, structure.input_size)}", _widening(wasted)
     if not certain:
         aside = f"; {len(wasted)} that widen no field read what covers the input already" if wasted else ""
         return f"{at}: none of {whole} layers is unproductive by the size of its field{aside}"

@@ -11,9 +11,8 @@ from erfscope.advice.outcome import REACH, Search
 from erfscope.advice.structure import ALL, Structure
 from erfscope.advice.target import HALO
 from erfscope.advice.verdict import DECIDING, LOOKS
-from erfscope.printable import brief, fixed, listed_up_to, plus, with_error
 from erfscope.results.json_values import fields, plain
-from erfscope.view.table import DASH, Column, Note, Table, rows_of
+from erfscope.show import DASH, Column, Note, Table, brief, fixed, listed_up_to, plus, rows_of, with_error
 
 #: Names in a sentence, and candidates in a table.
 FEW, MANY = 3, 12
@@ -248,14 +247,14 @@ def search_json(search: Search) -> dict[str, Any]:
 
 def search_figure(search: Search) -> Any:
     """The candidates of a search as a figure."""
-    from erfscope.figures.front import Point, front_figure
+    from erfscope.show import figures
 
     best, points, shown = {*map(id, search.known_front)}, [], ranked(search)
     places = {id(each): str(place) for place, each in enumerate(shown)}
     for each in (each for each in search.trials if each.values and each.price < ALL):
         (value, _), error = search.measured(each), 0.0 if each is search.own else search.change(each)[1]
         points.append(
-            Point(
+            figures.Point(
                 label=places.get(id(each), ""),
                 price=each.price,
                 value=value or 0.0,
@@ -266,7 +265,7 @@ def search_figure(search: Search) -> Any:
         )
     limit = search.target.limit(search.value(search.own) or 0.0)
     names = [f"{place} {each.candidate.text}" for place, each in enumerate(shown) if each.values]
-    return front_figure(
+    return figures.front_figure(
         points,
         title=f"{search.target.text} · {search.layer}",
         axes=("halo" if search.price == HALO else "GMACs", search.measure),

@@ -11,10 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from erfscope.adapters.requested import refuse_weights
-from erfscope.api.analysis import asked_layers
-from erfscope.api.entries import entries_of, with_own
-from erfscope.api.models import Model, caller_modules, check_images, feed_of, load_model
+from erfscope.adapters.requested import Model, refuse_weights
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.plan import Callbacks
 from erfscope.errors import ErfscopeError
@@ -27,6 +24,9 @@ from erfscope.options.option import Building
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored, same_random_numbers
+from erfscope.run.entries import entries_of, with_own
+from erfscope.run.executor import asked_layers
+from erfscope.run.models import caller_modules, check_images, feed_of, load_model
 
 #: Options that an explorer takes, beside those that say how a model is built.
 EXPLORED = (
@@ -213,5 +213,5 @@ def _colours() -> NDArray[np.uint8]:
 
 def _explored(stage: StagePlan, block: int, request: Request) -> Stage:
     """Measure all units of one layer, on blocks of so many cells."""
-    text = f"{stage.plan.model.label} · {stage.plan.question.layer}"
+    text = f"{stage.plan.model.label} · {stage.plan.site.layer}"
     return explore_stage(stage, block, Callbacks(progress=partial(request.progress, text)))

@@ -11,8 +11,7 @@ from typing import Unpack
 
 import torch
 
-from erfscope.adapters.requested import name_of, refuse_weights
-from erfscope.api.models import Model, caller_modules, load_structure
+from erfscope.adapters.requested import Model, name_of, refuse_weights
 from erfscope.api.observed import Observed, observe
 from erfscope.api.tile import halo_of
 from erfscope.errors import ErfscopeError, did_you_mean
@@ -29,11 +28,12 @@ from erfscope.gate.tolerance import (
     refuse_pointless,
     tolerances,
 )
-from erfscope.gate.verdict import PYTHON, Advice, CheckReport, Verdict
+from erfscope.gate.verdict import PYTHON, CheckAdvice, CheckReport, Verdict
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
 from erfscope.restore import restored
 from erfscope.results.result import Halo, Result
+from erfscope.run.models import caller_modules, load_structure
 from erfscope.storage.writing import check_target
 
 
@@ -48,7 +48,7 @@ class CheckRequest:
     #: Those of ``erfscope.analyze``.
     options: Options = field(default_factory=Options)
     #: What to do with what is found, where the check is run.
-    advice: Advice = PYTHON
+    advice: CheckAdvice = PYTHON
     #: The longest halo that tiles may need on any side, in input pixels; None guards none.
     longest_halo: int | None = None
 

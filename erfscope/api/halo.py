@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from erfscope.adapters import ModuleAdapter
+from erfscope.adapters.requested import Model
 from erfscope.api.analysis import sweep
-from erfscope.api.models import Model
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import IMAGE, OUTPUT
 from erfscope.options.settings import Options

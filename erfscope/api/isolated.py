@@ -6,15 +6,11 @@ import pickle
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Any, Unpack
 
 from erfscope.adapters.sources.catalogue import declared_size
 from erfscope.adapters.weights.weights import NO_NUMBERS
-from erfscope.api.analysis import asked_settings, store_measured_rows, with_earlier
-from erfscope.api.comparison import COMMON_SIZE, common_size, compared
-from erfscope.api.entries import entries_of, refuse_per_model, with_own
-from erfscope.api.models import check_images, load_model
+from erfscope.api.comparison import compared
 from erfscope.engine.measure import has_lost_arrays, refuse_others
 from erfscope.engine.outcome import not_measured
 from erfscope.errors import ErfscopeError
@@ -25,14 +21,18 @@ from erfscope.options.request import Request
 from erfscope.options.settings import Options, lists_options
 from erfscope.parallel import current
 from erfscope.results import comparability
-from erfscope.results.comparability import CONDITIONS
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
+from erfscope.run.entries import entries_of, refuse_per_model, with_own
+from erfscope.run.executor import asked_settings, store_measured_rows, with_earlier
+from erfscope.run.models import check_images, load_model
+from erfscope.run.opening import COMMON_SIZE, common_size
+from erfscope.run.rows import Row, rows
 
-#: Options of which every model is measured under several values, the outermost first.
+#: The options of a setting.
 SEVERAL = ("input_size", "weights", "convention", "wrt")
-#: The condition of a row by the option that asks for it.
-_FOUND = {condition.option: condition.of for condition in CONDITIONS if condition.option}
+#: The condition of a result by the option that asks for it.
+_FOUND = {condition.option: condition.of for condition in comparability.CONDITIONS if condition.option}
 
 
 @lists_options
@@ -77,28 +77,35 @@ def compare_isolated(
     if request.sizes == (None,):
         size = _common_size([spec for _, spec in entries], given, limits, stop)
         request = replace(request, sizes=(size,))
-    settings = [*product(request.sizes, request.weights, request.conventions, request.references)]
-    known = {label: _by_setting([row for row in earlier if row.label == label], settings) for label, _ in entries}
-    rows: list[Result] = []
-    for number, setting in enumerate(settings):
-        own: Options = {**given, **dict(zip(SEVERAL, setting, strict=True))}  # type: ignore[typeddict-item]
+    asked = rows(entries, request, by_reference=True)
+    settings = [_setting(same[0]) for same in asked]
+    known = {label: _split_by_setting([row for row in earlier if row.label == label], settings) for label, _ in entries}
+    results: list[Result] = []
+    for number, same in enumerate(asked):
         group: list[Result] = []
-        for place, (label, spec) in enumerate(entries):
-            request.progress("models", number * len(entries) + place, len(settings) * len(entries))
-            before = known[label][number]
+        for place, row in enumerate(same):
+            request.progress("models", number * len(same) + place, len(asked) * len(same))
+            before = known[row.label][number]
             if _is_finished(before, request):
                 group += before
             elif not stop():
+                own: Any = {**given, **dict(zip(SEVERAL, _setting(row), strict=True))}
                 own["resume"] = Report(results=tuple(before))
-                outcome = run_alone(measure_alone, label, spec, entries[0][1], own, limits=limits, stop=stop)
-                measured = _rows(label, spec, outcome, own, stopped=stop())
+                outcome = run_alone(measure_alone, row.label, row.model, entries[0][1], own, limits=limits, stop=stop)
+                measured = _results(row, outcome, own, stopped=stop())
                 if request.keep_in is not None:
                     store_measured_rows(measured, request.keep_in, request)
                 group += measured
-        comparability.refuse_mixed_weights([(row.label, row.weights) for row in group if row.ok], setting[1])
-        rows += _comparable(group)
-    asked = asked_settings([label for label, _ in entries], request)
-    return Report(results=unique_ids(comparability.with_versions(rows)), settings=asked)
+        comparability.refuse_mixed_weights([(each.label, each.weights) for each in group if each.ok], same[0].weights)
+        results += _comparable(group)
+    return Report(
+        results=unique_ids(comparability.with_versions(results)),
+        settings=asked_settings([label for label, _ in entries], request),
+    )
+
+
+def _setting(row: Row) -> tuple[Any, ...]:
+    return row.size, row.weights, row.convention, row.references[0]
 
 
 def _spec(model: object) -> str:
@@ -161,7 +168,7 @@ def measure_alone(label: str, spec: str, pixels_of: str, options: Options) -> tu
     return compared([(label, spec)], request, pixels=pixels).results
 
 
-def _rows(label: str, spec: str, outcome: Outcome, options: Options, *, stopped: bool) -> list[Result]:
+def _results(asked: Row, outcome: Outcome, options: Options, *, stopped: bool) -> list[Result]:
     """The results of a process, or a row with the reason why there are none; no row if it was asked to stop."""
     if outcome.error is None:
         return [*outcome.value]
@@ -169,7 +176,7 @@ def _rows(label: str, spec: str, outcome: Outcome, options: Options, *, stopped:
         return []
     request = Request.parse(options, of_each=True)
     size = request.sizes[0] or COMMON_SIZE
-    row = not_measured(label, spec, request.settings, error=outcome.error)
+    row = not_measured(asked.label, asked.model, request.settings, error=outcome.error)
     return [replace(row, input=replace(row.input, size=size * 2 if len(size) == 1 else size))]
 
 
@@ -181,7 +188,7 @@ def _is_finished(rows: Sequence[Result], request: Request) -> bool:
     return not any(row.part or has_lost_arrays(row) or row.status == "error" for row in rows)
 
 
-def _by_setting(rows: Sequence[Result], settings: Sequence[tuple[Any, ...]]) -> list[list[Result]]:
+def _split_by_setting(rows: Sequence[Result], settings: Sequence[tuple[Any, ...]]) -> list[list[Result]]:
     """Rows of one model by the setting that each was measured under: their order is that of the settings."""
     found: list[list[Result]] = [[] for _ in settings]
     at = 0

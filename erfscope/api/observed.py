@@ -6,10 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from erfscope.adapters import split_label
+from erfscope.adapters.requested import Model
 from erfscope.adapters.sources.kinds import kind_of as kind_of_spec
-from erfscope.api.analysis import measure_with_host
-from erfscope.api.blocks import variant_of
-from erfscope.api.models import Model, check_images, feed_of, load_model, load_structure
 from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError
@@ -22,6 +20,10 @@ from erfscope.options.request import Request
 from erfscope.results.comparability import one_unit_word
 from erfscope.results.json_values import plain
 from erfscope.results.result import Result
+from erfscope.run.blocks import variant_of
+from erfscope.run.executor import measure_layer
+from erfscope.run.models import check_images, feed_of, load_model, load_structure
+from erfscope.run.opening import Opened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ def observe(model: Model, request: Request, allowed: Mapping[str, Tolerance] | N
             if feed.n <= more_than:
                 return None
             wanted = replace(request.settings, layer=geometry.layer, measures=names)
-            result = measure_with_host(variant, (), feed, wanted, request)[0]
+            result = measure_layer(Opened(model=variant, feed=feed), wanted, request)[0]
         except ErfscopeError as error:
             return Observed(entry=replace(blank, unusable=str(error)))
         found = entry_of(result, asked=asked, names=names)

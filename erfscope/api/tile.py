@@ -11,9 +11,8 @@ from typing import Unpack, cast
 import torch
 
 from erfscope.adapters import ModuleAdapter
+from erfscope.adapters.requested import Model
 from erfscope.adapters.weights.checkpoint_files import Saved
-from erfscope.api.blocks import variant_of
-from erfscope.api.models import Model, caller_modules, load_model, load_structure
 from erfscope.engine.model import LoadedModel
 from erfscope.engine.outcome import failed
 from erfscope.errors import ErfscopeError, unknown
@@ -25,6 +24,8 @@ from erfscope.options.request import Request
 from erfscope.options.settings import Options, lists_options
 from erfscope.restore import restored
 from erfscope.results.result import Halo, Result
+from erfscope.run.blocks import variant_of
+from erfscope.run.models import caller_modules, load_model, load_structure
 from erfscope.tiling import TilePlan, find_plan
 from erfscope.tiling.files import run_file
 from erfscope.view import words

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,6 @@ from erfscope.attribution.gradient import (
 )
 from erfscope.attribution.readout import UnitReadout, as_leaf, unit_channels
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE, INPUT, is_input
 from erfscope.geometry.unit import Unit, UnitWord, resolve_units
 from erfscope.restore import generators_lock
@@ -55,20 +54,12 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
         adapter: The model, from ``erfscope.adapters.load`` or ``erfscope.wrap``.
         layer: Layer whose unit is read; the adapter's default layer if None.
         wrt: Module output ("NAME") or input ("NAME:in") to attribute to; the input itself if None.
-        known: How the layer and the module's tensor hold their maps; found in a recorded pass if None.
     """
 
-    def __init__(
-        self,
-        adapter: Adapter,
-        layer: str | None = None,
-        wrt: str | None = None,
-        *,
-        known: Mapping[str, Layout] | None = None,
-    ) -> None:
+    def __init__(self, adapter: Adapter, layer: str | None = None, wrt: str | None = None) -> None:
         self.adapter, self.layer, self.wrt = adapter, layer or adapter.default_layer, wrt or IMAGE
         #: Reads the layer's map, whichever unit is asked for.
-        self.reader = UnitReadout(adapter, self.layer, known=known)
+        self.reader = UnitReadout(adapter, self.layer)
         super().__init__(self.reader)
 
     # As on Captum's own methods: NoiseTunnel calls what this decorator wraps.
@@ -103,9 +94,7 @@ class ErfAttribution(GradientAttribution):  # type: ignore[misc]
             units = resolve_units(unit, space, tuple(side // 2 for side in space), layer=self.layer)
             if len(units) != 1:
                 raise ErfscopeError(f"one unit per call, not {len(units)}; call attribute once for each")
-            readout = UnitReadout(
-                self.adapter, self.layer, units[0], convention, seed, image=image, draw=draw, known={}
-            )
+            readout = UnitReadout(self.adapter, self.layer, units[0], convention, seed, image=image, draw=draw)
             scalar, g = readout.read(features.map).sum(), None
             if scalar.requires_grad:
                 (g,) = torch.autograd.grad(scalar, features.reference.edge, allow_unused=True)
@@ -120,7 +109,6 @@ def captum_draws(
     *,
     method: Method,
     compare: bool = False,
-    known: Mapping[str, Layout] | None = None,
 ) -> Iterator[Iterator[Contribution]]:
     """Contributions to each unit by one of Captum's methods.
 
@@ -131,7 +119,6 @@ def captum_draws(
         image: Global index of the input, which random numbers are keyed by.
         method: Name, or function of a readout that makes a Captum method.
         compare: Also take the norm with random signs, to tell a true gradient from rounding noise.
-        known: How the layer and the reference hold their maps; found by a recorded pass if None.
 
     Yields:
         For each unit its draws, made as they are asked for.
@@ -139,12 +126,12 @@ def captum_draws(
     Raises:
         ErfscopeError: unknown method, or one that is not defined for this model.
     """
-    attribute, convention = _attributor(method, adapter, question.wrt), question.convention
+    site, convention = question.site, question.convention
+    attribute = _attributor(method, adapter, site.wrt)
 
     def attribution(unit: Unit, convention: Convention, draw: int) -> tuple[Tensor, Tensor]:
-        seed = question.seed
-        readout = UnitReadout(adapter, question.layer, unit, convention, seed, image=image, draw=draw, known=known)
-        return _attribution(attribute, readout, x, question.wrt)
+        readout = UnitReadout(adapter, site.layer, unit, convention, question.seed, image=image, draw=draw)
+        return _attribution(attribute, readout, x, site.wrt)
 
     def draws(unit: Unit) -> Iterator[Contribution]:
         for draw in range(int(question.draws) if convention.random else 1):
@@ -274,7 +261,7 @@ def _layer_attributor(method: str, adapter: Adapter, wrt: str) -> Attributor:
 
 def _unit_gradient(readout: UnitReadout, x: Tensor, wrt: str, *, smooth: bool) -> Any:
     """Gradient with respect to a module's tensor, or its mean over noisy copies of the input."""
-    method = ErfAttribution(readout.adapter, readout.layer, wrt, known=readout.known)
+    method = ErfAttribution(readout.adapter, readout.layer, wrt)
     same = {"seed": readout.seed, "image": readout.image, "draw": readout.draw}
     options: dict[str, Any] = {"unit": readout.unit, "convention": readout.convention, **same}
     return _smoothgrad(method, x, **options) if smooth else method.attribute(x, **options)

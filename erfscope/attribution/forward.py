@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
@@ -16,9 +16,10 @@ from erfscope.attribution.convention import Convention
 from erfscope.attribution.readout import SoundKernels, as_leaf
 from erfscope.errors import MeasurementError
 from erfscope.geometry.layout import Layout
-from erfscope.geometry.names import IMAGE, is_input
+from erfscope.geometry.names import is_input
 from erfscope.geometry.unit import Unit, around, box_at, inside
 from erfscope.graph.run import Forward
+from erfscope.graph.site import Site
 
 #: Pixels of a batch from which channels last is faster on a CPU: two images of 224 x 224. Measured on two cores in
 #: float32, forward and backward, times faster for 1, 2 and 10 such images: resnet18 0.80, 1.00, 1.06; resnet50 1.03,
@@ -35,11 +36,8 @@ class Question:
     """What is asked of a model: the units of a layer, the reference they are differentiated with respect to, and how
     they are read."""
 
-    layer: str
-    #: "image", one of several inputs, "input:NAME", or the module output ("NAME") or input ("NAME:in") to differentiate
-    #: with respect to.
-    wrt: str = IMAGE
-    #: Where that is one of several inputs: its place in the channels and cells of the tensor that holds them all.
+    site: Site
+    #: Where the reference is one of several inputs: its place in the channels and cells of the tensor of all.
     place: tuple[slice, ...] | None = None
     #: Units of the layer's map.
     units: Sequence[Unit]
@@ -66,33 +64,31 @@ class ModelForward:
 
     Args:
         adapter: The model.
-        question: Names layer and reference.
-        known: How these hold their maps; found by a recorded pass if None.
+        question: What is asked of it.
         amp_dtype: Autocast dtype.
     """
 
     adapter: Adapter
     question: Question
-    known: Mapping[str, Layout] | None = None
     amp_dtype: torch.dtype | None = None
 
     def __call__(self, x: Tensor, change: Change | None = None, *, with_gradients: bool = True) -> Features:
         """See :class:`ForwardPass`."""
-        layer, wrt = self.question.layer, self.question.wrt
+        site = self.question.site
         with guarded(x.device, self.amp_dtype), torch.set_grad_enabled(with_gradients), self._changed(change):
-            leaf = as_leaf(changed(x, change, self.question.place) if change is not None and is_input(wrt) else x)
-            return self.adapter.features(leaf, layer, wrt, known=self.known)
+            leaf = as_leaf(changed(x, change, self.question.place) if change is not None and is_input(site.wrt) else x)
+            return self.adapter.features(leaf, site)
 
     def _changed(self, change: Change | None) -> contextlib.AbstractContextManager[None]:
         """Within it a module's tensor is changed as it is asked for."""
-        wrt = self.question.wrt
+        wrt, hooks = self.question.site.wrt, self.question.site.hooks
         if change is None or is_input(wrt):
             return contextlib.nullcontext()
-        if self.known is None:
+        if hooks is None:
             raise MeasurementError(
                 f"how {wrt!r} of {self.adapter.spec} holds its map is not known, so that no noise can be put on it"
             )
-        return self.adapter.shifted(wrt, partial(_plus, change, self.known[wrt]))
+        return self.adapter.shifted(wrt, partial(_plus, change, hooks[wrt]))
 
 
 def changed(x: Tensor, change: Change, place: Sequence[slice] | None) -> Tensor:

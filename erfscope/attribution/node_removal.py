@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,16 +18,14 @@ from erfscope.attribution.gradient import Contribution, in_double, without_nonfi
 from erfscope.attribution.readout import unit_channels
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.layout import Layout
-from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import Unit
+from erfscope.graph.site import Site
 
 #: How many copies of an image go through the model together, each with another node removed.
 AT_ONCE = 8
 
 
-def removal_draws(
-    adapter: Adapter, x: Tensor, question: Question, known: Mapping[str, Layout] | None = None
-) -> Iterator[Iterator[Contribution]]:
+def removal_draws(adapter: Adapter, x: Tensor, question: Question) -> Iterator[Iterator[Contribution]]:
     """How much each unit changes without each node of the reference, node by node: |y_i - y|, whose share of the sum is
     the influence.
 
@@ -38,7 +36,6 @@ def removal_draws(
         adapter: The model.
         x: One input, (1, C_in, *space).
         question: What is asked; its reference is the module output or input whose nodes are removed.
-        known: How the layer and the reference hold their maps; found by a recorded pass if None.
 
     Yields:
         One :class:`erfscope.attribution.gradient.Contribution` per unit.
@@ -48,19 +45,20 @@ def removal_draws(
 
     Source: Knyazev et al. 2019, weakly supervised attention, arXiv:1905.02850; the norm of the difference where y is a
     vector."""
-    wrt, convention = question.wrt, question.convention
+    site, convention = question.site, question.convention
+    wrt = site.wrt
     module = dict(adapter.module.named_modules()).get(wrt.removesuffix(":in"))
     if module is None:
         raise ErfscopeError(
             f"occlusion with respect to {wrt!r} needs a module of that name; container items work with --method"
             " gradient"
         )
-    features = ModelForward(adapter, question, known)(x, with_gradients=False)
+    features = ModelForward(adapter, question)(x, with_gradients=False)
     whole = [unit_channels(features.map, unit) for unit in question.units]
     layout, space = features.reference.layout, features.reference.space
     removal = partial(_without, module, layout=layout, is_input=wrt.endswith(":in"))
     # What is run with a node removed is read at the layer alone.
-    forward = ModelForward(adapter, replace(question, wrt=IMAGE), known)
+    forward = ModelForward(adapter, replace(question, site=Site(site.recording, site.layer)))
     for unit, y in zip(question.units, whole, strict=True):
         removed = _without_nodes(forward, x, unit, removal, math.prod(space))
         g = _as_gradients(convention, y, in_double(y - removed), space)

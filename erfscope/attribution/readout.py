@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,9 +13,9 @@ from torch.overrides import TorchFunctionMode
 from erfscope.adapter import Adapter, Features
 from erfscope.attribution.convention import ContributionRule, Convention, Readout, convention_of, random_signs
 from erfscope.errors import ErfscopeError
-from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import Unit
+from erfscope.graph.site import Site
 from erfscope.precision import without_cudnn
 
 #: Norms by the statistics of a batch, which take other routes to the same kernels.
@@ -107,11 +107,9 @@ class UnitReadout(nn.Module):
         seed: Seed of the random signs, where the convention has them.
         image: Global index of the image, which the signs depend on.
         draw: Number of the draw, which they depend on too.
-        known: How the layer and the reference hold their maps; found in a recorded pass if None, once for each size of
-            the inputs.
 
     Raises:
-        ErfscopeError: an unknown convention, or a unit that is no index.
+        ErfscopeError: an unknown layer or convention, or a unit that is no index.
     """
 
     def __init__(
@@ -124,7 +122,6 @@ class UnitReadout(nn.Module):
         *,
         image: int = 0,
         draw: int = 0,
-        known: Mapping[str, Layout] | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(unit, Unit) and not (
@@ -141,11 +138,9 @@ class UnitReadout(nn.Module):
         self.unit = unit if isinstance(unit, Unit) else Unit(index=tuple(unit))
         self.convention = convention_of(convention)
         self.seed, self.image, self.draw = seed, image, draw
-        self.known = known
-        self._found: dict[tuple[object, ...], Mapping[str, Layout]] = {}
-        if known is None and adapter.declared_layer != self.layer:
-            # Now, and not in the first call: an attribution method may have put hooks on the model by then.
-            self._layouts(torch.empty((1, adapter.preprocess.channels, *adapter.preprocess.size), device="meta"), IMAGE)
+        self._sites: dict[tuple[object, ...], Site] = {}
+        # Recorded now, and not in the first call: an attribution method may have put hooks on the model by then.
+        adapter.recording.known(self.layer)
 
     def signs(self, like: Tensor) -> Tensor | None:
         """Random signs (1, C) for channels (B, C), or None where the convention has none."""
@@ -155,20 +150,14 @@ class UnitReadout(nn.Module):
 
     def features(self, x: Tensor, wrt: str = IMAGE) -> Features:
         """The layer's map and the reference, in one graph."""
-        known = self._layouts(x, wrt)
+        site = self._site(tuple(x.shape[1:]), wrt)
         with SoundKernels():
-            return self.adapter.features(x, self.layer, wrt, known=known)
+            return self.adapter.features(x, site)
 
-    def _layouts(self, x: Tensor, wrt: str) -> Mapping[str, Layout] | None:
-        if self.known is not None:
-            return self.known
-        asked = (wrt, *x.shape[1:])
-        if asked not in self._found:
-            found = self.adapter.layouts(x, self.layer, wrt)
-            if found is None:
-                return None
-            self._found[asked] = found
-        return self._found[asked]
+    def _site(self, shape: tuple[int, ...], wrt: str) -> Site:
+        if (wrt, shape) not in self._sites:
+            self._sites[wrt, shape] = self.adapter.site(self.layer, wrt, shape=shape)
+        return self._sites[wrt, shape]
 
     def read(self, features: Tensor) -> Tensor:
         """(B, C, *space) -> (B,)."""

@@ -103,7 +103,7 @@ def plan_batches(plan: Plan) -> BatchPlan:
 def largest_batch(plan: Plan) -> int:
     """Images that may go through the model at a time as far as its recorded pass tells, whatever the memory and the
     settings."""
-    if plan.settings.method != "gradient" or not plan.model.takes_batches(plan.question.layer):
+    if plan.settings.method != "gradient" or not plan.site.takes_batches:
         return 1
     return min(len(plan.indices), plan.model.adapter.most_images or len(plan.indices))
 
@@ -178,7 +178,7 @@ def _pixels(plan: Plan) -> int:
 
 def _cells(plan: Plan) -> int:
     """Cells of the map of one draw."""
-    if plan.question.wrt == IMAGE:
+    if plan.site.wrt == IMAGE:
         return _pixels(plan)
     return max(math.prod(trf.reference_px) for trf in plan.trfs)
 
@@ -315,10 +315,10 @@ def batch_contributions(
     if method == "gradient":
         return of_units(plan.passes(len(images), most), x, question, images, compare=compare)
     if by_removal(plan.settings):
-        return removal_draws(adapter, x, question, plan.known)
+        return removal_draws(adapter, x, question)
     from erfscope.attribution.captum_methods import captum_draws
 
-    return captum_draws(adapter, x, question, images[0], method=method, compare=compare, known=plan.known)
+    return captum_draws(adapter, x, question, images[0], method=method, compare=compare)
 
 
 def _ratio(draw: Contribution) -> float | None:

@@ -21,8 +21,8 @@ def blind_units(model: LoadedModel, settings: Settings, layer: str) -> list[Unit
     together."""
     if is_every_unit(settings.unit):
         return []
-    name = _named(settings, layer)
-    return [unit for unit in _units(model, settings, layer) if not model.sees(name, unit, settings.wrt)]
+    site = model.site(_named(settings, layer), settings.wrt)
+    return [unit for unit in model.units(site, settings.unit) if not site.sees(unit)]
 
 
 def without(settings: Settings, blind: Sequence[Unit], model: LoadedModel, layer: str) -> Settings | None:
@@ -64,4 +64,4 @@ def _named(settings: Settings, layer: str) -> str:
 
 
 def _units(model: LoadedModel, settings: Settings, layer: str) -> list[Unit]:
-    return model.units(_named(settings, layer), settings.unit, settings.wrt)
+    return model.units(model.site(_named(settings, layer), settings.wrt), settings.unit)

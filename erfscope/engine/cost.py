@@ -13,12 +13,12 @@ from torch import Tensor, fx
 
 from erfscope.graph.graph import Graph, name_of, shape_of, value
 from erfscope.graph.places import describe, module_of
-from erfscope.graph.recording import Recording
 from erfscope.graph.rules.parts import Part
 from erfscope.graph.rules.products import attention, einsum, linear, product
 from erfscope.graph.rules.reading import OPERATIONS, UNNAMED, Call, Rule, call_of
 from erfscope.graph.rules.windows import convolution
 from erfscope.graph.run import Crop
+from erfscope.graph.site import Site
 
 T = TypeVar("T")
 FLOAT64 = INT64 = 8
@@ -175,17 +175,17 @@ def _bytes(node: fx.Node, part: Part) -> int:
     return itemsize * (_cells(part) if part else math.prod(shape_of(node)))
 
 
-def may_cancel(recording: Recording, layer: str, wrt: str) -> bool:
+def may_cancel(site: Site) -> bool:
     """Whether the gradient of a sum of channels may be rounding noise: some operation normalises, or may do so."""
-    calls = [call_of(node) for node in recording.path(layer, wrt)[1]]
+    calls = [call_of(node) for node in site.operations]
     return any(call.operation.normalises or ("batch_norm" in call.name and call.args.get("training")) for call in calls)
 
 
-def unproved_operations(recording: Recording, layer: str, wrt: str) -> dict[str, str]:
+def unproved_operations(site: Site) -> dict[str, str]:
     """Operations whose gradient may not be their derivative, each with the name of its module, in the order of
     execution."""
     found = dict[str, str]()
-    for node in recording.path(layer, wrt)[1]:
+    for node in site.operations:
         call = call_of(node)
         if not call.operation.has_derivative:
             found[describe(node, call.name)] = module_of(node)
@@ -193,19 +193,18 @@ def unproved_operations(recording: Recording, layer: str, wrt: str) -> dict[str,
             found[describe(node, f"{call.name} without gradients")] = module_of(node)
         elif node.meta.get("draws"):
             found[describe(node, "random numbers")] = module_of(node)
-    return found | {each.text: each.module for each in recording.graph.unfaithful if each.kind != "random"}
+    return found | {each.text: each.module for each in site.recording.graph.unfaithful if each.kind != "random"}
 
 
-def gradient_cut(recording: Recording, layer: str, wrt: str) -> tuple[str, bool] | None:
+def gradient_cut(site: Site) -> tuple[str, bool] | None:
     """The first operation without a gradient where every path to a layer has one, and whether gradients are switched
     off there, as by ``torch.no_grad``; None where a path has none."""
-    reference, operations = recording.path(layer, wrt)
-    reached, cut = {reference}, None
-    for node in operations:
+    reached, cut = {site.fields.reference}, None
+    for node in site.operations:
         if reached.isdisjoint(node.all_input_nodes):
             continue
         if not node.meta["no_grad"] and call_of(node).operation.has_derivative:
             reached.add(node)
         else:
             cut = cut or node
-    return None if cut is None or operations[-1] in reached else (describe(cut), cut.meta["no_grad"])
+    return None if cut is None or site.operations[-1] in reached else (describe(cut), cut.meta["no_grad"])

@@ -37,19 +37,19 @@ def layer_table(
     unseen: dict[str, ErfscopeError] = {}
     for entry in entries:
         try:
-            references = model.references(entry.name, wrt)
-            model.recording.default_unit(entry.name, references[0])
+            sites = [model.site(entry.name, each) for each in model.references(entry.name, wrt)]
+            sites[0].nearest_unit()
         except ErfscopeError as error:
             unseen[entry.name] = error
             continue
         shape, name = tuple(entry.shape[1:]), split_kind(entry.name)[0]
-        for found, reference in product(model.units(entry.name, unit, references[0]), references):
+        for found, site in product(model.units(sites[0], unit), sites):
             try:
-                trf = model.trf(entry.name, found.index, reference)
+                trf = site.trf(found.index)
             except ErfscopeError as error:  # a class token that nothing was added to yet
                 unseen[name] = error
                 continue
-            own = reference if model.adapter.preprocess.parts else ""
+            own = site.wrt if model.adapter.preprocess.parts else ""
             row = LayerRow(
                 name=name,
                 shape=shape,

@@ -162,7 +162,7 @@ def measure(
         with plan.process_group.agreeing() as widths:
             needs = _with_batches(plan, sums)
             widths.own = sums.planned
-        callbacks.tell(f"{model.label} · {plan.question.layer}: {estimate(plan, needs, sums.batch_size)}")
+        callbacks.tell(f"{model.label} · {plan.site.layer}: {estimate(plan, needs, sums.batch_size)}")
         callbacks.progress(sums.seen, len(plan.indices))
         rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
         shares = [index for first, last in rounds for index in _share(plan, first, last)]

@@ -7,21 +7,22 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property, partial
+from functools import cached_property
 
 from torch import nn
 
 from erfscope.adapter import Adapter
 from erfscope.default_layer import default_layer
-from erfscope.engine.cost import cropped_giga_multiply_adds, giga_multiply_adds, pass_bytes
+from erfscope.engine.cost import cropped_giga_multiply_adds, giga_multiply_adds
 from erfscope.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.finding import Finding
 from erfscope.geometry.names import IMAGE, OUTPUT
-from erfscope.geometry.unit import Trf, Unit, UnitWord, resolve_units
+from erfscope.geometry.unit import Unit, UnitWord, resolve_units
 from erfscope.geometry.unit_kind import TOKEN, by_kind, kind_of, resolve_kind, split_kind
 from erfscope.graph.record import UNRECORDED, RecordingError
 from erfscope.graph.recording import LayerRecord, Recording
 from erfscope.graph.run import Crop
+from erfscope.graph.site import Site
 from erfscope.progress import Progress, no_progress, stage
 from erfscope.results.result import Cost
 
@@ -58,10 +59,10 @@ class LoadedModel:
                 raise
             raise type(error)(error.reason, model=self.label) from error.__cause__
 
-    def needed_numbers(self, layer: str | None = None) -> str | None:
+    def needed_numbers(self, site: Site | None = None) -> str | None:
         """The sentence on a model, or on one layer of it, that could not be recorded without numbers; None where it
         could."""
-        why = self.recording.needed_numbers if layer is None else self.recording.needs_numbers(layer)
+        why = self.recording.needed_numbers if site is None else site.needs_numbers
         if not why:
             return None
         if self.recording.graph.by == UNRECORDED:
@@ -149,29 +150,32 @@ class LoadedModel:
         if found is not None:
             return found
         if split_kind(name)[0].partition("[")[0] in self.adapter.layer_names:
-            self.recording.default_unit(name)
+            Site(self.recording, name)
         names = [*self.adapter.stages, *(layer.name for layer in self.recording.layers)]
         raise unknown("layer", name, dict.fromkeys(names), where=self.label)
 
-    def units(self, layer: str, word: UnitWord, wrt: str = IMAGE) -> list[Unit]:
-        """The units of a layer that a word means.
-
-        Args:
-            layer: Its name, by the kind of units where these have no place.
-            word: As ``analyze`` takes it; not all units.
-            wrt: The reference that places are counted in; of several inputs the first that the layer depends on, so
-                that all have the same units.
+    def site(self, layer: str, wrt: str = IMAGE) -> Site:
+        """A layer, by the kind of its units where these have no place, and a reference, found once.
 
         Raises:
-            ErfscopeError: no such unit, or as :meth:`layer`.
+            ErfscopeError: unknown layer or reference, one without a map, or a layer that does not depend on it.
         """
-        space = self.layer(layer).shape[2:]
-        name, kind = split_kind(layer)
+        self.layer(layer)
+        return Site(self.recording, layer, wrt)
+
+    def units(self, site: Site, word: UnitWord) -> list[Unit]:
+        """The units of a layer that a word means, as ``analyze`` takes it; not all units. Of several inputs places are
+        counted in the first that the layer depends on, so that all have the same units.
+
+        Raises:
+            ErfscopeError: no such unit.
+        """
+        name, kind = split_kind(site.layer)
         if kind:
-            return resolve_kind(kind, kind_of(word)[1], space, layer=name, known=self.adapter.unit_names(kind))
-        first = self.references(layer)[0] if self.adapter.preprocess.place(wrt) else wrt
-        nearest = partial(self.recording.default_unit, layer, first)
-        return resolve_units(word, space, nearest(), layer=layer, nearest=nearest)
+            return resolve_kind(kind, kind_of(word)[1], site.space, layer=name, known=self.adapter.unit_names(kind))
+        if self.adapter.preprocess.place(site.wrt):
+            site = self.site(site.layer, self.references(site.layer)[0])
+        return resolve_units(word, site.space, site.nearest_unit(), layer=site.layer, nearest=site.nearest_unit)
 
     def references(self, layer: str, wrt: str = IMAGE) -> list[str]:
         """The references that one stands for: of the image of a model that takes several inputs, those that a layer
@@ -193,44 +197,10 @@ class LoadedModel:
         above = recording.positions.ancestors(seen.node)
         return [name for name, node in recording.inputs.items() if node in above]
 
-    def plain_reason(self, layer: str) -> str | None:
-        """Why the model itself is run up to a layer, and not its graph; None where the graph is."""
-        if self.recording.needs_numbers(layer):
-            return "it cannot be recorded" + " without numbers" * (self.recording.graph.by != UNRECORDED)
-        return next((each.text for each in self.recording.graph.unfaithful), None)
-
-    @property
-    def draws_random_numbers(self) -> bool:
-        """Whether the forward pass draws random numbers."""
-        return any(each.kind == "random" for each in self.recording.graph.unfaithful)
-
-    def mixes_gradients(self) -> str:
-        """What may carry the gradient of one image of a batch to another where no operation does; "" if
-        nothing can."""
-        return next((each.text for each in self.recording.graph.unfaithful if each.kind == "backward"), "")
-
-    def takes_batches(self, layer: str) -> bool:
-        """Whether several images may go through together: they do not see each other, and the path is theirs all."""
-        recording = self.recording
-        alone = recording.takes_one_image or recording.needs_numbers(layer) or recording.batch_mixing(layer)
-        return not (alone or self.draws_random_numbers or self.mixes_gradients())
-
-    def trf(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> Trf:
-        """The theoretical receptive field of one unit; see :meth:`erfscope.graph.recording.Recording.trf`."""
-        return self.recording.trf(layer, unit, wrt)
-
-    def sees(self, layer: str, unit: Unit, wrt: str) -> bool:
-        """Whether any path leads from a reference to a unit of a layer that depends on it."""
-        try:
-            return bool(self.trf(layer, unit.index, wrt))
-        except ErfscopeError:
-            return False
-
     def crops(
         self,
-        layer: str,
+        site: Site,
         units: Sequence[tuple[int, ...]],
-        wrt: str = IMAGE,
         *,
         images: int = 1,
         most: int = 1,
@@ -239,9 +209,8 @@ class LoadedModel:
         """The operations that units need: one crop for each, or one for all of them where that is less.
 
         Args:
-            layer: Layer name.
+            site: Their layer, and the reference of the gradient.
             units: Indices in its map, in order.
-            wrt: Reference of the gradient.
             images: How many go through together.
             most: How many ever will: one recorded pass serves for fewer.
             adapter: A copy of the model in another precision that is run.
@@ -254,29 +223,23 @@ class LoadedModel:
         groups = together if len(units) == 1 or len(units) > FEW else apart
         if groups is apart:
             *each, all_of_them = (
-                cropped_giga_multiply_adds(self._crop(layer, group, wrt, 1, 1, self.adapter))[0]
+                cropped_giga_multiply_adds(self._crop(site, group, 1, 1, self.adapter))[0]
                 for group in (*apart, *together)
             )
             groups = apart if sum(each) < all_of_them else together
-        return [self._crop(layer, group, wrt, images, max(images, most), adapter or self.adapter) for group in groups]
+        return [self._crop(site, group, images, max(images, most), adapter or self.adapter) for group in groups]
 
-    def _crop(
-        self, layer: str, units: tuple[tuple[int, ...], ...], wrt: str, images: int, most: int, adapter: Adapter
-    ) -> Crop:
+    def _crop(self, site: Site, units: tuple[tuple[int, ...], ...], images: int, most: int, adapter: Adapter) -> Crop:
         for number, exactly in ((images if images <= self.recording.images else most, False), (images, True)):
             there = adapter.recorded_pass(number, exactly=exactly)
-            if (found := self.recording.crop(layer, units, wrt, images, there)) is not None:
+            if (found := site.crop(units, images, there)) is not None:
                 return found
-        raise RecordingError(f"{layer!r} is not found in a pass of {images} images")
+        raise RecordingError(f"{site.layer!r} is not found in a pass of {images} images")
 
-    def pass_bytes(self, layer: str, wrt: str = IMAGE) -> int:
-        """The memory that one whole image takes, with its gradient, in bytes."""
-        return pass_bytes(self.whole(layer, wrt))
-
-    def whole(self, layer: str, wrt: str = IMAGE, images: int | None = None) -> Crop:
+    def whole(self, site: Site, images: int | None = None) -> Crop:
         """All operations up to a layer, whole, for so many images, or as many as were recorded."""
         count = images or self.recording.images
-        return self._crop(layer, (), wrt, count, count, self.adapter)
+        return self._crop(site, (), count, count, self.adapter)
 
     @cached_property
     def cost(self) -> Cost:

@@ -30,7 +30,7 @@ from erfscope.measures.border import unseen_share
 from erfscope.model_facts import Weights
 from erfscope.options.settings import Settings
 from erfscope.results import from_sums
-from erfscope.results.findings import ONE_BY_ONE, of_model, of_recording
+from erfscope.results.findings import ONE_BY_ONE, of_model, of_site
 from erfscope.results.partial import PartialSums
 from erfscope.results.result import Computed, InputRecord, Result, UnitRecord, slug, with_provenance
 from erfscope.stimuli.feed import Feed
@@ -47,7 +47,7 @@ def build_result(plan: Plan, sums: Sums, report: RunReport, number: int) -> Resu
 def _first_picture(plan: Plan) -> NDArray[np.uint8] | None:
     """The first image as it is shown; None if it cannot be read, or if there are none."""
     try:
-        return plan.feed.of(plan.question.wrt).pixels(0)
+        return plan.feed.of(plan.site.wrt).pixels(0)
     except ErfscopeError:
         # Of a shard it may be an image of another one, and unreadable ones are named elsewhere.
         if not plan.settings.keep_going:
@@ -57,7 +57,7 @@ def _first_picture(plan: Plan) -> NDArray[np.uint8] | None:
 
 def unusual_values(plan: Plan) -> Iterator[Finding]:
     """The finding on images whose values are not what the model takes, by the first of them."""
-    reference = plan.question.wrt
+    reference = plan.site.wrt
     with contextlib.suppress(ErfscopeError):  # Unreadable ones are named elsewhere.
         if text := plan.feed.of(reference).remark(plan.model.adapter.preprocess.of(reference)):
             yield Finding(code="value_range", text=text)
@@ -65,11 +65,11 @@ def unusual_values(plan: Plan) -> Iterator[Finding]:
 
 def trf_of(plan: Plan, number: int) -> Trf:
     """The theoretical receptive field of a unit, with what of its paths leaves the reference unseen."""
-    trf, question = plan.trfs[number], plan.question
+    trf = plan.trfs[number]
     boxes = zip(trf.local_box_px if trf.is_global else trf.box_px, trf.reference_px, strict=True)
     if not trf.center_px or all(first >= 0 and last < size for (first, last), size in boxes):
         return trf
-    shares = plan.model.recording.path_shares(question.layer, question.units[number].index, question.wrt)
+    shares = plan.site.path_shares(plan.question.units[number].index)
     unseen = [
         0.0 if each is None else unseen_share(trf, each.inside, each.outside, axis) for axis, each in enumerate(shares)
     ]
@@ -80,13 +80,13 @@ def pending_result(plan: Plan, number: int) -> Result:
     """The result of one unit before the first image."""
     trf, unit, settings, adapter = trf_of(plan, number), plan.question.units[number], plan.settings, plan.model.adapter
     method = settings.method if isinstance(settings.method, str) else getattr(settings.method, "__name__", "custom")
-    layer, kind = split_kind(plan.question.layer)
+    layer, kind = split_kind(plan.site.layer)
     record = UnitRecord(
         index=unit.index,
         center_px=trf.center_px,
         center_exact=trf.center_exact,
         stride_px=trf.stride_px,
-        map_shape=tuple(plan.model.layer(plan.question.layer).shape[1:]),
+        map_shape=plan.site.shape[1:],
         kind=kind,
     )
     return Result(
@@ -122,12 +122,12 @@ def _part(plan: Plan, sums: Sums, number: int) -> PartialSums:
         n_all=plan.feed.n,
         seen=sums.seen,
         unreadable=tuple(sums.unreadable),
-        names={index: plan.feed.of(plan.question.wrt).name(index) for index in sorted(lost)},
+        names={index: plan.feed.of(plan.site.wrt).name(index) for index in sorted(lost)},
         # Shown only where no image has a gradient.
         zero_cause=_zero_cause(plan) if average.zero_gradient_images and not average.groups else None,
         nan_cause=_not_finite(plan) if average.nan_images and not average.groups else None,
         ratio=1.0 if plan.question.convention.random and average.groups else sums.ratios.get(number),
-        text=plan.feed.of(plan.question.wrt).text,
+        text=plan.feed.of(plan.site.wrt).text,
         measures=tuple(plan.settings.measure_names(axes_of(plan, number))),
         hops=_hops(plan, plan.trfs[number]),
         shard=plan.shard,
@@ -144,18 +144,18 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
         text = f"{wanted} samples were asked for, and there {'is one image' if n == 1 else f'are {n} images'}"
         yield Finding(code="fewer_images", text=text)
     yield from _too_uncertain(plan, sums, number)
-    yield from of_recording(plan.model.recording, plan.trfs[number], plan.question.layer, plan.question.wrt)
+    yield from of_site(plan.site, plan.trfs[number])
     yield from _one_by_one(plan)
     yield from report.image_findings
     yield from report.weights_findings
-    yield from of_model(plan.model.adapter, plan.question.wrt, shown_as(plan))
-    if (path_text := plan.model.needed_numbers(plan.question.layer)) is not None:
+    yield from of_model(plan.model.adapter, plan.site.wrt, shown_as(plan))
+    if (path_text := plan.model.needed_numbers(plan.site)) is not None:
         yield Finding(code="needed_numbers", text=path_text)
     yield from _unproved(plan)
     if plan.question.place is not None:
-        seen = plan.model.references(plan.question.layer)
+        seen = plan.model.references(plan.site.layer)
         if others := ", ".join(name for name in plan.model.recording.inputs if name not in seen):
-            layer = split_kind(plan.question.layer)[0]
+            layer = split_kind(plan.site.layer)[0]
             yield Finding(code="model", text=f"{layer} does not depend on {others}, which has no map and no share")
     if sums.batch_size < sums.planned:
         text = (
@@ -171,7 +171,7 @@ def _unproved(plan: Plan) -> Iterator[Finding]:
     settings = plan.settings
     if settings.trust or settings.method != "gradient":
         return
-    if unproved := list(unproved_operations(plan.model.recording, plan.question.layer, settings.wrt)):
+    if unproved := list(unproved_operations(plan.site)):
         more = f" and {len(unproved) - 3} more" if len(unproved) > 3 else ""
         text = (
             f"the gradient may not be the model's derivative ({', '.join(unproved[:3])}{more}): --trust tells whether"
@@ -192,16 +192,16 @@ def _computed(plan: Plan, number: int) -> Computed:
 
 def _one_by_one(plan: Plan) -> Iterator[Finding]:
     """Why images were measured one at a time, where no operation mixes them."""
-    model, layer = plan.model, plan.question.layer
-    if model.draws_random_numbers:
+    site, recording = plan.site, plan.model.recording
+    if recording.draws_random_numbers:
         text = f"identical passes may differ: the model draws random numbers in its forward pass; {ONE_BY_ONE}"
         yield Finding(code="not_repeatable", text=text)
-    elif model.recording.takes_one_image or model.recording.batch_mixing(layer):
+    elif recording.takes_one_image or site.batch_mixing:
         return
-    elif model.recording.needs_numbers(layer):
+    elif site.needs_numbers:
         why = "the path through the model may depend on the other images"
         yield Finding(code="one_by_one", text=f"{ONE_BY_ONE}: {why}")
-    elif plan.settings.method == "gradient" and (why := model.mixes_gradients()):
+    elif plan.settings.method == "gradient" and (why := recording.mixed_gradients):
         text = f"{ONE_BY_ONE}: {why}, which may carry the gradient of one image to another"
         yield Finding(code="one_by_one", text=text)
 
@@ -213,18 +213,18 @@ def _hops(plan: Plan, trf: Trf) -> FloatArray | None:
     if not trf.center_px:
         return None
     node = tuple(min(max(math.floor(c + 0.5), 0), side - 1) for c, side in zip(trf.center_px, space, strict=True))
-    return plan.model.adapter.hops(plan.question.wrt, space, node)
+    return plan.model.adapter.hops(plan.site.wrt, space, node)
 
 
 def _zero_cause(plan: Plan) -> str | None:
     """The operation that lets no gradient through to the unit, and what to do; None where there is none."""
     if plan.model.recording.graph.by == UNRECORDED:
         return f"{plan.model.recording.needed_numbers}, and a gradient may end where its operations leave PyTorch"
-    if is_input(plan.question.wrt) and plan.model.adapter.preprocess.axes.cell == TOKENS:
+    if is_input(plan.site.wrt) and plan.model.adapter.preprocess.axes.cell == TOKENS:
         modules = plan.model.adapter.module.named_modules()
         name = next((name for name, each in modules if isinstance(each, torch.nn.Embedding)), "NAME")
         return f"token ids have no gradient; measure with respect to what embeds them: wrt={name!r} (--wrt {name})"
-    if (cut := gradient_cut(plan.model.recording, plan.question.layer, plan.question.wrt)) is None:
+    if (cut := gradient_cut(plan.site)) is None:
         return None
     operation, is_switched_off = cut
     if is_switched_off:
@@ -264,7 +264,7 @@ def _too_uncertain(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
 
 
 def _input_record(plan: Plan) -> InputRecord:
-    own, feed = plan.model.adapter.preprocess.of(plan.question.wrt), plan.feed.of(plan.question.wrt)
+    own, feed = plan.model.adapter.preprocess.of(plan.site.wrt), plan.feed.of(plan.site.wrt)
     shown = shown_as(plan)
     return InputRecord(
         size=own.size,

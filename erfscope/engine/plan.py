@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -20,11 +20,11 @@ from erfscope.engine.running_sums import RunningSums
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.finding import Finding
 from erfscope.geometry.axes import Axes
-from erfscope.geometry.layout import Layout
 from erfscope.geometry.names import INPUT, is_input
 from erfscope.geometry.unit import CENTRE, GRID_LIMIT, Box, Trf, Unit, around, is_every_unit
 from erfscope.geometry.unit_kind import CLASS, by_kind, kind_of, split_kind
 from erfscope.graph.run import Crop, Forward
+from erfscope.graph.site import Site
 from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator
 from erfscope.maps.erf_map import ErfMap
 from erfscope.model_facts import Preprocess
@@ -80,13 +80,12 @@ class Plan:
         """The operations that the units need of one image; none where the model itself is run."""
         if self.plain_reason is not None:
             return []
-        return self.model.crops(self.question.layer, [unit.index for unit in self.question.units], self.question.wrt)
+        return self.model.crops(self.site, [unit.index for unit in self.question.units])
 
     @cached_property
     def cropped_gmacs(self) -> list[tuple[float, float]]:
         """Multiply-adds of one image in 10^9, and those of the same operations whole: of each crop, or of the model."""
-        crops = self.crops or [self.model.whole(self.question.layer, self.question.wrt)]
-        return [cropped_giga_multiply_adds(crop) for crop in crops]
+        return [cropped_giga_multiply_adds(crop) for crop in self.crops or [self.model.whole(self.site)]]
 
     @property
     def is_small(self) -> bool:
@@ -97,26 +96,24 @@ class Plan:
     @cached_property
     def pass_bytes(self) -> int:
         """Bytes that the pass of one image takes."""
-        return max(map(pass_bytes, self.crops or [self.model.whole(self.question.layer, self.question.wrt)]))
+        return max(map(pass_bytes, self.crops or [self.model.whole(self.site)]))
 
     @cached_property
     def may_cancel(self) -> bool:
         """Whether the readout's gradient may be rounding noise, so that it is compared with one with random signs."""
-        asked = self.question
-        return not asked.convention.random and may_cancel(self.model.recording, asked.layer, asked.wrt)
+        return not self.question.convention.random and may_cancel(self.site)
 
-    @property
-    def known(self) -> Mapping[str, Layout] | None:
-        """How the layer and the reference hold their maps; None where a module that runs more than once is one of
-        them."""
-        return self.model.recording.layouts(self.question.layer, self.question.wrt)
+    @cached_property
+    def site(self) -> Site:
+        """The layer and the reference."""
+        return self.question.site
 
     @property
     def model_forward(self) -> ModelForward:
         """The forward pass of the model itself, with autocast where it was asked for."""
         amp_dtype = self.settings.amp_dtype
         dtype = None if amp_dtype is None else getattr(torch, amp_dtype)
-        return ModelForward(self.model.adapter, self.question, self.known, dtype)
+        return ModelForward(self.model.adapter, self.question, dtype)
 
     def passes(self, images: int, most: int) -> list[Pass]:
         """The forward passes of a batch of so many images, of at most ``most``, made once."""
@@ -125,7 +122,7 @@ class Plan:
         if images not in self._passes:
             asked, tensors = self.question, self.model.adapter.tensors()
             indices, first = [unit.index for unit in asked.units], [low for low, _ in self.box or ()]
-            crops = self.model.crops(asked.layer, indices, asked.wrt, images=images, most=most)
+            crops = self.model.crops(self.site, indices, images=images, most=most)
             forwards = (GraphForward(Forward(crop, tensors), first, asked.place) for crop in crops)
             # A crop has its units in a row.
             rows = ([replace(asked.units[0], index=(place,)) for place in range(len(crop.units))] for crop in crops)
@@ -202,14 +199,14 @@ class RunReport:
 
 def map_of(plan: Plan, sums: Sums, number: int) -> ErfMap:
     """Return the map of one unit so far."""
-    size = plan.model.adapter.preprocess.of(plan.question.wrt).size
+    size = plan.model.adapter.preprocess.of(plan.site.wrt).size
     scale, axes = plan.question.convention.scale, axes_of(plan, number)
     return from_sums.map_of(sums.averages[number], plan.trfs[number], scale, size, axes)
 
 
 def shown_as(plan: Plan) -> Preprocess:
     """Return how these images become the input, with the spacing that their files state."""
-    reference = plan.question.wrt
+    reference = plan.site.wrt
     return plan.feed.of(reference).preprocess(plan.model.adapter.preprocess.of(reference))
 
 
@@ -217,7 +214,7 @@ def axes_of(plan: Plan, number: int) -> Axes:
     """Return the axes of the reference of one unit."""
     shown = shown_as(plan)
     own = shown.axes
-    return own if is_input(plan.question.wrt) else own.inner(plan.trfs[number].reference_px, shown.size)
+    return own if is_input(plan.site.wrt) else own.inner(plan.trfs[number].reference_px, shown.size)
 
 
 #: Methods that run changed copies of one image in one batch.
@@ -239,16 +236,15 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
     convention = convention_of(settings.convention)
     _check_settings(model, settings, convention)
     kind, _ = kind_of(settings.unit)
-    layer = by_kind(layer, kind)
-    units = _asked_units(model, settings, layer)
-    plain_reason = _plain_reason(model, settings, layer)
-    _check_passes(model, settings, layer, plain_reason)
+    site = model.site(by_kind(layer, kind), settings.wrt)
+    units = _asked_units(model, settings, site)
+    plain_reason = _plain_reason(settings, site)
+    _check_passes(model, settings, site, plain_reason)
     # The sign of a single score changes nothing.
-    is_single = kind == CLASS and model.layer(layer).shape[1] == 1
+    is_single = kind == CLASS and site.shape[1] == 1
     draws: Draws = 1 if by_removal(settings) or is_single else settings.draws or _default_draws(feed.n)
     question = Question(
-        layer=layer,
-        wrt=settings.wrt,
+        site=site,
         place=model.adapter.preprocess.place(settings.wrt),
         units=units,
         convention=convention,
@@ -261,23 +257,23 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
         settings=settings,
         question=question,
         plain_reason=plain_reason,
-        trfs=[model.trf(layer, unit.index, settings.wrt) for unit in units],
+        trfs=[site.trf(unit.index) for unit in units],
         process_group=current(),
     )
 
 
-def _asked_units(model: LoadedModel, settings: Settings, layer: str) -> list[Unit]:
+def _asked_units(model: LoadedModel, settings: Settings, site: Site) -> list[Unit]:
     """The units of a layer that the settings ask for, with their channels."""
-    _, count, *space = model.layer(layer).shape
+    count = site.shape[1]
     if settings.channels is not None and settings.channels[-1] >= count:
-        name = split_kind(layer)[0]
         raise ErfscopeError(
-            f"there is no channel {settings.channels[-1]} in {name}; it has {count}, from 0 to {count - 1}"
+            f"there is no channel {settings.channels[-1]} in {split_kind(site.layer)[0]}; it has {count}, from 0 to"
+            f" {count - 1}"
         )
     if is_every_unit(settings.unit):
-        _check_every_unit(space, layer)
+        _check_every_unit(site)
     word = CENTRE if is_every_unit(settings.unit) else settings.unit
-    return [replace(unit, channels=settings.channels) for unit in model.units(layer, word, settings.wrt)]
+    return [replace(unit, channels=settings.channels) for unit in model.units(site, word)]
 
 
 def _default_draws(images: int) -> int:
@@ -286,7 +282,7 @@ def _default_draws(images: int) -> int:
     return max(1 if images >= MIN_GROUPS else MIN_GROUPS, math.ceil(8 / images))
 
 
-def _check_every_unit(space: Sequence[int], layer: str) -> None:
+def _check_every_unit(site: Site) -> None:
     """Refuse what every unit of a layer cannot be measured under.
 
     Raises:
@@ -296,9 +292,9 @@ def _check_every_unit(space: Sequence[int], layer: str) -> None:
         raise ErfscopeError(
             f"unit all is measured by one process, not by {current().size} ranks; start one, or name units"
         )
-    count = math.prod(space)
+    count = math.prod(site.space)
     if count > MOST_UNITS:
-        text = f"unit all asks for the {count} units of {layer}, and at most {MOST_UNITS} are measured at once"
+        text = f"unit all asks for the {count} units of {site.layer}, and at most {MOST_UNITS} are measured at once"
         raise ErfscopeError(f"{text}; name a deeper layer or a smaller --input-size, or take --unit grid:N")
 
 
@@ -332,18 +328,18 @@ def _check_settings(model: LoadedModel, settings: Settings, convention: Conventi
         )
 
 
-def _check_passes(model: LoadedModel, settings: Settings, layer: str, plain_reason: str | None) -> None:
+def _check_passes(model: LoadedModel, settings: Settings, site: Site, plain_reason: str | None) -> None:
     """Refuse a layer or a reference that the forward passes do not give, and copies of an image that see each other."""
     reason = plain_reason or ("--verify compares with it" if settings.verify else None)
-    for name in (layer, *([] if is_input(settings.wrt) else [settings.wrt])):
+    for name in (site.layer, *([] if is_input(settings.wrt) else [settings.wrt])):
         _check_calls(model, name, reason)
     hooked = reason or ("--trust changes it" if settings.trust else None)
-    if hooked and model.recording.is_bare_stage(layer, settings.wrt):
+    if hooked and site.is_from_bare_stage:
         raise MeasurementError(
             f"the reference {settings.wrt!r} of {model.label} is a stage that is no module's output, which only the"
             f" recorded operations show; here the model itself is run: {hooked}"
         )
-    if settings.method in COPYING and (mixing := model.recording.batch_mixing(layer)):
+    if settings.method in COPYING and (mixing := site.batch_mixing):
         raise MeasurementError(
             f"{settings.method} runs several copies of an image as one batch, which {mixing} may mix; use --method"
             " gradient"
@@ -366,10 +362,10 @@ def _check_calls(model: LoadedModel, name: str, plain_reason: str | None) -> Non
         )
 
 
-def _plain_reason(model: LoadedModel, settings: Settings, layer: str) -> str | None:
+def _plain_reason(settings: Settings, site: Site) -> str | None:
     """Why the model itself is run, and not its graph; None where the graph is."""
     if settings.method != "gradient":
         return "other methods than the gradient run the model itself"
     if settings.amp_dtype is not None:
         return "autocast was asked for"
-    return "plain was asked for" if settings.plain else model.plain_reason(layer)
+    return "plain was asked for" if settings.plain else site.plain_reason

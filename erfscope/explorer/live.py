@@ -151,7 +151,7 @@ def projective_fields(
         ErfscopeError: an unknown layer, or one without a map.
         MeasurementError: the model fails, or has an operation without a forward derivative.
     """
-    known = {name: layout for layer in layers for name, layout in (model.recording.layouts(layer) or {}).items()}
+    known = {name: layout for layer in layers for name, layout in (model.site(layer).hooks or {}).items()}
     count = math.prod(sides(box))
     draws = draws if count > 1 else 1
     squares = dict.fromkeys(layers, torch.zeros((), dtype=torch.float64))
@@ -398,8 +398,7 @@ def _explored(live: LiveModel, feed: Feed, settings: Settings, chosen: str) -> E
 
 def _stage(plan: Plan) -> Stage:
     """The geometry of a layer whose units are all there to be asked for."""
-    space = plan.model.layer(plan.question.layer).shape[2:]
-    return stage_of(plan, [range(side) for side in space], _block(plan.trfs[0].reference_px))
+    return stage_of(plan, [range(side) for side in plan.site.space], _block(plan.trfs[0].reference_px))
 
 
 def _block(reference: Sequence[int]) -> int:

@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 
 from erfscope.engine.outcome import pending_result
 from erfscope.engine.plan import Plan
-from erfscope.explorer.planes import Picture, Plane, picture_of, three
+from erfscope.explorer.planes import InputPicture, Plane, picture_of, three
 from erfscope.explorer.stages import ENCLOSED, ExploredUnit, Stage, measured_of
 from erfscope.geometry.axes import COL, DEPTH, ROW, TIME
 from erfscope.geometry.names import IMAGE, input_name, is_input
 from erfscope.maps.drawn import BRIGHTNESS, FRAMES, SHARES
 from erfscope.measures import MEASURES
-from erfscope.printable import printable
 from erfscope.results.result import Result
-from erfscope.storage.writing import write_bytes
-from erfscope.view import page, words
+from erfscope.show import GLOSS as MEANINGS
+from erfscope.show import convention_text, page, printable, random_weights, weights_condition, write
 
 #: What a page calls the input, by its kind, and its cells where that is not their unit.
 PICTURES = {"image": "picture", "volume": "volume", "clip": "clip", "sequence": "signal"}
@@ -47,7 +46,7 @@ class ExploredModel:
     #: Model, weights, convention and input, as for the first unit.
     conditions: Result
     #: The input, in grey.
-    picture: Picture
+    picture: InputPicture
     #: Size of what units are differentiated by: the input, or the map of an inner layer.
     size: tuple[int, ...]
     #: Random draws that each map is averaged over, as text; "" for a convention without.
@@ -78,8 +77,8 @@ class Live:
 
 def explored_model(plan: Plan) -> ExploredModel:
     """One model on the first input of a plan, without stages."""
-    feed = plan.feed.of(plan.question.wrt)
-    conditions, wrt = pending_result(plan, 0), plan.question.wrt
+    feed = plan.feed.of(plan.site.wrt)
+    conditions, wrt = pending_result(plan, 0), plan.site.wrt
     label = " · ".join(filter(None, (conditions.label, input_name(wrt))))
     return ExploredModel(
         conditions=replace(conditions, label=label, input=replace(conditions.input, text=feed.text)),
@@ -119,7 +118,7 @@ class Explorer:
         text: str = page.template_of(template).render(
             labels=[result.label for result in conditions],
             facts=[_facts(model) for model in self.models],
-            shouts=list(dict.fromkeys(filter(None, map(words.random_weights, conditions)))),
+            shouts=list(dict.fromkeys(filter(None, map(random_weights, conditions)))),
             document=Markup(document),
             live=self.live,
             kind=kind,
@@ -142,7 +141,7 @@ class Explorer:
         Raises:
             ErfscopeError: it exists, or cannot be written.
         """
-        write_bytes(Path(path), self.to_html().encode(), force=force)
+        write(path, self.to_html(), force=force)
 
     def __repr__(self) -> str:
         stages = [f"{model.conditions.label} ({len(model.stages)} layers)" for model in self.models]
@@ -176,7 +175,7 @@ class Explorer:
             "brightness": BRIGHTNESS,
             "enclosed": ENCLOSED,
             "gloss": {
-                name: GLOSS.get(name) or words.GLOSS[name]
+                name: GLOSS.get(name) or MEANINGS[name]
                 for model in self.models
                 for name in measured_of(model.conditions.axes)
             },
@@ -193,11 +192,11 @@ def _facts(model: ExploredModel) -> list[str]:
     result = model.conditions
     size = "x".join(map(str, result.input.size))
     return [
-        words.weights_condition(result).alone,
+        weights_condition(result).alone,
         f"input {size} {result.input_axes.cell}",
         *result.input_axes.recorded.values(),
         *([] if result.wrt == IMAGE else [f"with respect to {result.wrt}"]),
-        f"convention {words.convention_text(result)}",
+        f"convention {convention_text(result)}",
         *([model.draws] if model.draws else ()),
         # Only the file's name: the page may be published.
         Path(result.input.text).name if result.input.text_kind == "file" else result.input.text,

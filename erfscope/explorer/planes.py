@@ -113,7 +113,7 @@ def levels(weights: FloatArray) -> NDArray[np.uint8]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class InputPicture:
     """What lies under the maps, in 8 bits: its slices side by side in one file."""
 
     shape: tuple[int, ...]
@@ -122,7 +122,7 @@ class Picture:
     url: str
 
 
-def picture_of(feed: Feed, rank: int) -> Picture:
+def picture_of(feed: Feed, rank: int) -> InputPicture:
     """The first input of a feed, of so many axes, in grey: an image as it is shown to the model; else the mean over
     channels of what the model is given, from its smallest value (of a volume or a clip a quantile) to its largest."""
     pixels = feed.pixels(0) if rank == 2 else None
@@ -146,4 +146,4 @@ def picture_of(feed: Feed, rank: int) -> Picture:
     buffer, form = io.BytesIO(), "PNG" if rank == 1 else "JPEG"
     Image.fromarray(tiled).save(buffer, format=form, quality=85)
     url = f"data:image/{form.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
-    return Picture(shape=shape, columns=columns, url=url)
+    return InputPicture(shape=shape, columns=columns, url=url)

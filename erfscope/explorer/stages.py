@@ -23,8 +23,8 @@ from erfscope.measures import MEASURES, shown_of, value_of
 from erfscope.measures.prepared import Geometry
 from erfscope.measures.values import prepared
 from erfscope.options.settings import Settings
-from erfscope.printable import counted
 from erfscope.results.timing import own_step
+from erfscope.show import counted
 from erfscope.stimuli.feed import Feed
 
 #: Units along each axis, at most, of references of one, two and three axes; and units of a layer.
@@ -109,7 +109,7 @@ def plan_layer(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -
         MeasurementError: the model fails.
     """
     plan = plan_run(model, feed, settings, layer)
-    space, reference = model.layer(layer).shape[2:], plan.trfs[0].reference_px
+    space, reference = plan.site.space, plan.trfs[0].reference_px
     if len(space) != len(reference):
         text = f"the explorer points at units along the axes of the input, and {layer} of {model.label} has a map of"
         raise ErfscopeError(f"{text} {len(space)} axes on an input of {len(reference)}; name other layers")
@@ -124,7 +124,7 @@ def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, g
         MeasurementError: the model fails.
     """
     plan = plan_layer(model, feed, replace(settings, plain=True), layer)
-    space = model.layer(layer).shape[2:]
+    space = plan.site.space
     grid = grid or GRID[len(space)]
     if (count := grid ** len(space)) > MOST_UNITS:
         most = round(MOST_UNITS ** (1 / len(space)))
@@ -188,7 +188,7 @@ def explore_stage(stage: StagePlan, block: int, callbacks: Callbacks) -> Stage:
     Raises:
         MeasurementError: the model fails.
     """
-    every, space = stage.every, stage.plan.model.layer(stage.plan.question.layer).shape[2:]
+    every, space = stage.every, stage.plan.site.space
     maps = dict(unit_maps(stage.plan, stage.sums, every, callbacks))
     units = tuple(
         explored_unit(unit.index, seen, field, maps.get(number), block=block, space=space)
@@ -210,13 +210,13 @@ def stage_of(plan: Plan, along: Sequence[Sequence[int]], block: int) -> Stage:
     def center(axis: int, place: int) -> float | None:
         index = (*middle[:axis], place, *middle[axis + 1 :])
         try:
-            return plan.model.trf(plan.question.layer, index, plan.question.wrt).center_px[axis]
+            return plan.site.trf(index).center_px[axis]
         except ErfscopeError:  # no path leads to it
             return None
 
     return Stage(
-        name=plan.question.layer,
-        space=tuple(plan.model.layer(plan.question.layer).shape[2:]),
+        name=plan.site.layer,
+        space=plan.site.space,
         grid=tuple(map(len, along)),
         stride_px=trf.stride_px,
         trf_px=trf.size_px,

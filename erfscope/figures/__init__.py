@@ -1,4 +1,4 @@
 """Figures of results; the one door to matplotlib.
 
-May import: ``tiling``, ``view``, ``storage`` and below.
+May import: ``view``, ``storage`` and below.
 """

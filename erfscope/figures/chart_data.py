@@ -41,7 +41,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Shown:
+class ChartMap:
     """One map."""
 
     title: str
@@ -59,7 +59,7 @@ class Picture:
     """Panels in rows, from left to right; rows may differ in length."""
 
     title: str
-    rows: tuple[tuple[Chart | Shown, ...], ...]
+    rows: tuple[tuple[Chart | ChartMap, ...], ...]
     #: Words above the rows, one for each; empty for none.
     headings: tuple[str, ...] = ()
     #: A sentence below.

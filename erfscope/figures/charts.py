@@ -26,7 +26,7 @@ from erfscope.figures.canvas import (
     write_figure,
     write_title,
 )
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
 from erfscope.figures.lettering import BOLD, GAP, LINE, TEXT, fitted, letter, name_lines
 from erfscope.figures.lines import ROUND, legend, line_style, plain_ticks, tidy
 from erfscope.figures.maps import MARKS, colour_map, common_peak, scaled
@@ -82,7 +82,7 @@ def _drawn(picture: Picture) -> Figure:
             write_title(part, fitted(figure, heading, width, BOLD), size=TEXT)
         axes = part.subplots(1, len(row), squeeze=False)[0]
         for ax, panel in zip(axes, row, strict=True):
-            words = f"{panel.title} (log)" if isinstance(panel, Shown) and panel.log else panel.title
+            words = f"{panel.title} (log)" if isinstance(panel, ChartMap) and panel.log else panel.title
             tag = words if is_lone else f"{next(letters)} {words}"
             ax.set_title(fitted(figure, tag, side - 2 * MARGIN), loc="left", pad=GAP, fontsize=TEXT)
             if isinstance(panel, Chart):
@@ -99,7 +99,7 @@ def _drawn(picture: Picture) -> Figure:
     return figure
 
 
-def _height(panel: Chart | Shown, width: float) -> float:
+def _height(panel: Chart | ChartMap, width: float) -> float:
     """Height of a panel's axes, inches."""
     if isinstance(panel, Chart):
         return (len(panel.names) + 0.5) * LINE / 72 if panel.sideways else CHART
@@ -164,7 +164,7 @@ def _mark(number: int) -> dict[str, Any]:
     return {"color": "#777777", "linewidth": 0.8, "linestyle": ((0, (1, 1.2)), (0, (4, 1.5)), "-")[number % 3]}
 
 
-def _map(ax: Axes, panel: Shown) -> None:
+def _map(ax: Axes, panel: ChartMap) -> None:
     values = np.asarray(panel.values, dtype=np.float64)
     if panel.log:
         values = scaled(values / (np.abs(values).sum() or 1.0) * values.size, "log")

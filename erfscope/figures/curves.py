@@ -40,11 +40,11 @@ SHADE = "#e9e9e9"
 TILT, APART = 35.0, 0.17
 
 
-Curves = Callable[[Sequence[Result]], "list[Curve]"]
+Curves = Callable[[Sequence[Result]], "list[SizeCurve]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class SizeCurve:
     """One line: results in order, and where each stands on the horizontal axis."""
 
     name: str
@@ -80,7 +80,7 @@ def _sized(results: Sequence[Result]) -> list[Result]:
     return [r for r in results if r.ok and radii(r)]
 
 
-def _longest(curves: Sequence[Curve]) -> int:
+def _longest(curves: Sequence[SizeCurve]) -> int:
     return max((len(curve.at) for curve in curves), default=0)
 
 
@@ -104,18 +104,20 @@ def _settings(result: Result) -> dict[str, str]:
     return condition_words(replace(result, input=replace(result.input, n_dead=0)))
 
 
-def _over_depth(results: Sequence[Result]) -> list[Curve]:
+def _over_depth(results: Sequence[Result]) -> list[SizeCurve]:
     """A curve per model and setting, and per unit where a layer has several."""
     curves = []
     for name, group in _grouped(_sized(results), _settings):
         units = by_layer(group)
         for number, present in enumerate(units):
             which = f" · unit {number + 1} of {len(units)}" if len(units) > 1 else ""
-            curves.append(Curve(name=name + which, at=tuple(float(k) for k in range(len(present))), results=present))
+            curves.append(
+                SizeCurve(name=name + which, at=tuple(float(k) for k in range(len(present))), results=present)
+            )
     return curves
 
 
-def _over_alpha(results: Sequence[Result]) -> list[Curve]:
+def _over_alpha(results: Sequence[Result]) -> list[SizeCurve]:
     hosts = {result.id: result for result in results}
 
     def key(result: Result) -> dict[str, str]:
@@ -136,7 +138,7 @@ def _over_alpha(results: Sequence[Result]) -> list[Curve]:
     return curves
 
 
-def _over_sizes(results: Sequence[Result]) -> list[Curve]:
+def _over_sizes(results: Sequence[Result]) -> list[SizeCurve]:
     def key(result: Result) -> dict[str, str]:
         return {
             "layer": result.layer,
@@ -153,7 +155,7 @@ def _input_side(result: Result) -> float:
     return sides_of(sides, None, own.only(own.measured).spacing).reference
 
 
-def _over_training(results: Sequence[Result]) -> list[Curve]:
+def _over_training(results: Sequence[Result]) -> list[SizeCurve]:
     def key(result: Result) -> dict[str, str]:
         # The label of a step ends with its number.
         base = result.label.removesuffix(f" @ {result.step}")
@@ -182,12 +184,12 @@ training = partial(_over, _over_training, "step of the training")
 unfit_training = partial(_unfit, "training", _over_training)
 
 
-def _curve(name: str, points: dict[float, Result]) -> Curve:
-    return Curve(name=name, at=tuple(sorted(points)), results=tuple(points[x] for x in sorted(points)))
+def _curve(name: str, points: dict[float, Result]) -> SizeCurve:
+    return SizeCurve(name=name, at=tuple(sorted(points)), results=tuple(points[x] for x in sorted(points)))
 
 
 def _draw(
-    curves: Sequence[Curve],
+    curves: Sequence[SizeCurve],
     style: FigureStyle,
     *,
     label: str,
@@ -266,7 +268,7 @@ def _mark_points(figure: Figure, ax: PlotAxes, at: Sequence[float]) -> None:
         ax.xaxis.set_major_locator(MaxNLocator("auto", integer=all(x.is_integer() for x in at), **ROUND))
 
 
-def _keys(curves: Sequence[Curve], limits: tuple[float, float]) -> list[Line2D]:
+def _keys(curves: Sequence[SizeCurve], limits: tuple[float, float]) -> list[Line2D]:
     keys = [Line2D([], [], label=curve.name, **line_style(number)) for number, curve in enumerate(curves)]
     plain: dict[str, Any] = {"color": "#444444", "marker": "o", "markersize": 3.5}
     keys.append(Line2D([], [], label="r50 (full), r90 (hollow)", **{**plain, **R90, "linestyle": "-"}))
@@ -275,14 +277,14 @@ def _keys(curves: Sequence[Curve], limits: tuple[float, float]) -> list[Line2D]:
     return keys
 
 
-def _field_seen(curve: Curve, limits: tuple[float, float]) -> bool:
+def _field_seen(curve: SizeCurve, limits: tuple[float, float]) -> bool:
     """Whether a piece of the field's line lies on the axis: a point alone is no line."""
     halves = [_half(result) for result in curve.results]
     pieces = [pair for pair in pairwise(halves) if all(map(math.isfinite, pair))]
     return any(limits[0] <= half <= limits[1] for pair in pieces for half in pair)
 
 
-def _hidden_trf(curves: Sequence[Curve], limits: tuple[float, float]) -> list[str]:
+def _hidden_trf(curves: Sequence[SizeCurve], limits: tuple[float, float]) -> list[str]:
     """The reason why the TRF has no line, where that is known, and that lines leave the axis at its top."""
     everything = any(result.trf is not None and result.trf.is_global for curve in curves for result in curve.results)
     hidden = [curve for curve in curves if not _field_seen(curve, limits)]
@@ -293,7 +295,7 @@ def _hidden_trf(curves: Sequence[Curve], limits: tuple[float, float]) -> list[st
     return [*([f"TRF without a line: {' or '.join(why)}"] if why else []), *leaves]
 
 
-def _plot(ax: PlotAxes, curve: Curve, look: dict[str, Any]) -> None:
+def _plot(ax: PlotAxes, curve: SizeCurve, look: dict[str, Any]) -> None:
     for name, more in (("r50", {}), ("r90", R90)):
         found = [(x, r.measures[name]) for x, r in zip(curve.at, curve.results, strict=True) if name in radii(r)]
         if found:

@@ -34,9 +34,10 @@ from erfscope.maps.drawn import CloseUp
 from erfscope.maps.erf_map import ErfMap
 from erfscope.options.values import AUTO
 from erfscope.printable import number
+from erfscope.results.depth import in_depth
 from erfscope.results.figure_style import Style
 from erfscope.results.result import Result
-from erfscope.view.drawings import Drawing, Drawings, Inset, Ring, Shown
+from erfscope.view.drawings import Drawing, Drawings, DrawnRing, Inset, MapImage
 from erfscope.view.tables import latex_figure
 from erfscope.view.windows import Windowed, inset_corner, window_notes, windows
 from erfscope.view.words import radii
@@ -181,7 +182,7 @@ STRIP = 0.12
 #: MB.
 PIXELS = ((4, 320), (12, 168), (30, 128), (60, 100))
 FEWEST_PIXELS = 80
-#: Results of one panel of a page, at most.
+#: Results of one panel of a page, and curves of its figure by depth, at most.
 TOGETHER = 12
 
 
@@ -209,6 +210,7 @@ def drawings(results: Sequence[Result], style: FigureStyle) -> Drawings:
             for result in results
         ),
         together=_together(results, style),
+        depth=_depth(results),
         ramps={signed: ramp_uri(style.cmap, signed=signed) for signed in kinds},
         scales=tuple(SCALES),
         scale=style.scale,
@@ -224,6 +226,13 @@ def _together(results: Sequence[Result], style: FigureStyle) -> str | None:
     if not 1 < count <= TOGETHER or names not in ({NAMES["t"]}, {NAMES["dhw"]}):
         return None
     return png_uri(png_bytes(results, scale=style.scale, cmap=style.cmap, zoom=style.zoom))  # type: ignore[arg-type]
+
+
+def _depth(results: Sequence[Result]) -> str | None:
+    """Sizes by layer."""
+    if FIGURES["depth"].unfit(results) or len(in_depth(results)) > TOGETHER:
+        return None
+    return png_uri(png_bytes(results, "depth", width="text"))
 
 
 def _windows(results: Sequence[Result], zoom: str | float = AUTO) -> list[Windowed | None]:
@@ -318,7 +327,7 @@ def _view(
         strip=strip,
         images=tuple(_images(result, erf, peaks, longest, cmap)),
         overlaid=tuple(_overlaid(result, part, longest, cmap)) if overlaid else (),
-        rings=tuple(Ring(name=name, radius=float(radius) / across) for name, radius in radii(result).items()),
+        rings=tuple(DrawnRing(name=name, radius=float(radius) / across) for name, radius in radii(result).items()),
         field=None if box is None else (box[0], (box[1] + 0.5) * ratio - 0.5, box[2], box[3] * ratio),
         field_seen=box is not None,
         bar=bar,
@@ -329,13 +338,13 @@ def _view(
 
 def _images(
     result: Result, erf: ErfMap, peaks: dict[tuple[bool, str], float], longest: int, cmap: str | None
-) -> Iterator[Shown]:
+) -> Iterator[MapImage]:
     signed = result.scale == "signed"
     for scale in SCALES:
         values = display(erf, scale, longest=longest)
         if scale == "share":
             least, most = ("strongest −", "strongest +") if signed else ("100 %", "0 %")
-            yield Shown(
+            yield MapImage(
                 uri=png_uri(coloured_png(values, peak=1.0, signed=signed, cmap=cmap)),
                 scale=scale,
                 spans=SPANS,
@@ -346,10 +355,10 @@ def _images(
         spans = {"own": common_peak([values])} | ({"shared": peaks[signed, scale]} if peaks else {})
         for span, peak in spans.items():
             png, most = coloured_png(values, peak=peak, signed=signed, cmap=cmap), number(peak)
-            yield Shown(uri=png_uri(png), scale=scale, spans=(span,), least=f"−{most}" if signed else "0", peak=most)
+            yield MapImage(uri=png_uri(png), scale=scale, spans=(span,), least=f"−{most}" if signed else "0", peak=most)
 
 
-def _overlaid(result: Result, part: CloseUp, longest: int, cmap: str | None) -> Iterator[Shown]:
+def _overlaid(result: Result, part: CloseUp, longest: int, cmap: str | None) -> Iterator[MapImage]:
     """The first image in grey under the map, which is transparent where it is weak."""
     if not isinstance(result.picture, np.ndarray) or result.picture.ndim != 3 or result.picture.dtype != np.uint8:
         return
@@ -371,6 +380,6 @@ def _overlaid(result: Result, part: CloseUp, longest: int, cmap: str | None) -> 
         buffer = io.BytesIO()
         pixels = np.rint(under[..., None] * (1 - cover) + colours * cover).astype(np.uint8)
         Image.fromarray(pixels).save(buffer, format="JPEG", quality=80)
-        yield Shown(
+        yield MapImage(
             uri="data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode(), scale=scale, spans=SPANS
         )

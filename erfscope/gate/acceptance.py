@@ -12,7 +12,7 @@ from erfscope.gate.compare import is_same_structure
 from erfscope.gate.structure import StructureChange
 from erfscope.gate.verdict import Verdict, Word
 from erfscope.results.result import Halo
-from erfscope.view.extras import halo_text
+from erfscope.show import halo_text
 
 #: How to treat a check without an entry in the baseline: refuse it, write one and still not pass, or write one and
 #: pass.

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from erfscope.errors import ErfscopeError
-from erfscope.figures.canvas import figure_bytes
-from erfscope.figures.panels import panel_with_expected
 from erfscope.gate.verdict import CheckReport, Verdict
 from erfscope.results.result import slug
+from erfscope.show import RADII, figures, lengths_text, sides_text, write
 from erfscope.storage.files import map_bytes
-from erfscope.storage.writing import write_bytes
-from erfscope.view.words import RADII, lengths_text, sides_of
 
 
 def write_artifacts(report: CheckReport, folder: Path) -> list[Path]:
@@ -37,17 +35,17 @@ def write_artifacts(report: CheckReport, folder: Path) -> list[Path]:
         raise ErfscopeError(
             f"cannot make the folder {folder}: {error.strerror or error}; name another with --artifacts"
         ) from error
-    contents = {"check.json": (json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n").encode()}
+    contents: dict[str, Any] = {"check.json": report.to_json()}
     for verdict in report:
         if not verdict.ok and verdict.result is not None and verdict.result.map is not None:
             name = _free(slug(verdict.name), contents)
             contents |= {f"{name}.png": _figure(verdict), f"{name}.npz": map_bytes([verdict.result])}
     for name, content in contents.items():
-        write_bytes(folder / name, content, force=True)
+        write(folder / name, content, force=True)
     return [folder / name for name in contents]
 
 
-def _free(name: str, taken: dict[str, bytes]) -> str:
+def _free(name: str, taken: Collection[str]) -> str:
     """A file name of its own: two checks may differ in characters that no file name has."""
     known = {Path(each).stem.lower() for each in taken}
     return next(
@@ -57,7 +55,7 @@ def _free(name: str, taken: dict[str, bytes]) -> str:
     )
 
 
-def _figure(verdict: Verdict) -> bytes:
+def _figure(verdict: Verdict) -> Any:
     """The obtained map with the baseline's rings."""
     assert verdict.result is not None
     entry = verdict.expected if verdict.measures else None
@@ -65,11 +63,10 @@ def _figure(verdict: Verdict) -> bytes:
     expected = {name: value.value for name, value in stored.items() if value is not None and value.value is not None}
     drawn = [f"{name} {radius:.4g} {lengths_text(verdict.result)}" for name, radius in expected.items()]
     field = _changed_field(verdict)
-    drawn += [] if field is None else [f"TRF {sides_of(verdict.result.axes, field)}"]
+    drawn += [] if field is None else [f"TRF {sides_text(verdict.result.axes, field)}"]
     words = f"dotted, green: expected {', '.join(drawn)}" if drawn else "nothing expected that could be drawn"
-    return figure_bytes(
-        panel_with_expected(verdict.result, expected, heading=verdict.shown, words=[verdict.cause, words], field=field),
-        ".png",
+    return figures.panel_with_expected(
+        verdict.result, expected, heading=verdict.shown, words=[verdict.cause, words], field=field
     )
 
 

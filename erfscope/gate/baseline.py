@@ -22,7 +22,7 @@ from erfscope.measures import MEASURES, MeasureValue
 from erfscope.results.comparability import CONDITIONS, Condition, Use
 from erfscope.results.json_values import convert, parse, plain, to_json
 from erfscope.results.result import Result
-from erfscope.storage.writing import write_bytes
+from erfscope.show import write
 
 #: Settings as they were asked for: a result holds none of them, or only what they led to.
 ASKED = ("layer", "unit", "model_kwargs")
@@ -282,7 +282,7 @@ def update(path: Path, entries: Mapping[str, BaselineEntry]) -> None:
             raise ValueError(f"{name!r} holds nothing that could be compared with: {entry.unusable}")
     target = path.resolve()
     with locked(target):
-        write_bytes(target, baseline_bytes({**read(target), **entries}), force=True)
+        write(target, baseline_bytes({**read(target), **entries}), force=True)
 
 
 def baseline_bytes(entries: Mapping[str, BaselineEntry]) -> bytes:
@@ -311,18 +311,8 @@ def _text(value: Any, indent: int = 0) -> str:
 
 def _refuse_other(document: Any, path: Path) -> None:
     found = document.get("schema") if isinstance(document, dict) else None
-    if found == SCHEMA:
-        return
-    family, _, version = str(found).rpartition("/")
-    if family != SCHEMA.rpartition("/")[0] or not version.isdigit():
+    if found != SCHEMA:
         raise ErfscopeError(
-            f"{path} is not an erfscope baseline: its schema is {found!r}, not {SCHEMA!r}; move it away, or name"
-            " another file"
+            f"{path} is not an erfscope baseline of this version: its schema is {found!r}, not {SCHEMA!r}; install"
+            " the erfscope that wrote it, or name another file"
         )
-    newer = int(version) > int(SCHEMA.rpartition("/")[2])
-    fix = (
-        "install a newer erfscope"
-        if newer
-        else "its numbers meant something else: delete it, and check once more to write a new one"
-    )
-    raise ErfscopeError(f"the baseline {path} is of schema {found}, and this erfscope reads {SCHEMA}; {fix}")

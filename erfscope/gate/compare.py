@@ -11,7 +11,7 @@ from erfscope.gate.baseline import ASKED, SETTINGS_CHANGED, BaselineEntry, proto
 from erfscope.gate.judge import MeasureVerdict, has_moved, judge
 from erfscope.gate.structure import StructureChange, changes
 from erfscope.gate.tolerance import Tolerance, defaults
-from erfscope.gate.verdict import PYTHON, Advice, Verdict
+from erfscope.gate.verdict import PYTHON, CheckAdvice, Verdict
 
 #: The share of a measure that rounding moves at most, from one batch size or number of threads to another: in float32
 #: it flips single ReLU gates. Images are noise in types with fewer digits.
@@ -28,7 +28,7 @@ def compare(
     tolerances: Mapping[str, Tolerance] | None = None,
     structure_only: bool = False,
     looks: int = 1,
-    advice: Advice = PYTHON,
+    advice: CheckAdvice = PYTHON,
 ) -> Verdict:
     """Compare what was found with what a baseline holds.
 

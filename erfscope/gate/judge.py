@@ -12,7 +12,7 @@ from erfscope.gate.tolerance import Tolerance, pointless, unit_of
 from erfscope.maps.accumulator import HALF_TURN, MIN_GROUPS, jackknife_se, widening
 from erfscope.measures import MEASURES
 from erfscope.measures.values import paired_difference
-from erfscope.printable import number, plus, rounded, with_error
+from erfscope.show import number, plus, rounded, with_error
 
 #: Verdicts as people read them, where that is not the word that code and JSON have.
 SHOWN = {"cannot tell": "inconclusive", "new": "baseline created"}

@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from erfscope.geometry.unit import Trf, size_text
-from erfscope.printable import listed_up_to
 from erfscope.results.result import Result
-from erfscope.view.table import DASH
+from erfscope.show import DASH, listed_up_to
 
 #: Positions that differ by less are equal: they are sums of strides and halves.
 SAME_PX = 1e-6
@@ -41,7 +40,7 @@ class Structure:
     #: The TRF of each layer up to this one; behind a global operation, that without global operations follows it.
     layers_px: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     #: Every operation up to this layer with its settings, by the module that runs it, or the place of one outside
-    #: modules, see :func:`erfscope.graph.in_words.operations_in_words`; none in baselines of earlier versions.
+    #: modules, see :func:`erfscope.graph.in_words.operations_in_words`; none in the structure of a result.
     operations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property

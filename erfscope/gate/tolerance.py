@@ -13,7 +13,7 @@ from erfscope.gate.baseline import BaselineEntry, BaselineMeasure
 from erfscope.geometry.unit import size_text
 from erfscope.maps.accumulator import HALF_TURN
 from erfscope.measures import MEASURES, SHOWN_WITHOUT_PLACE, Measure
-from erfscope.printable import number
+from erfscope.show import number
 
 Side = Literal["narrower", "wider", "both"]
 #: The measures that are guarded by default.

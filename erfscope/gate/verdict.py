@@ -14,12 +14,27 @@ from erfscope.gate.judge import MeasureVerdict, shown_word, signed_difference
 from erfscope.gate.structure import StructureChange
 from erfscope.gate.tolerance import DEFAULT, SAME_WEIGHTS, unit_of
 from erfscope.geometry.axes import Axes
-from erfscope.printable import number, printable, with_error
 from erfscope.results.json_values import fields, plain
 from erfscope.results.result import Result
-from erfscope.view.fit import aligned
-from erfscope.view.table import DASH, Cell, Column, Note, Table, TableRow, markdown, markdown_text, rows_of
-from erfscope.view.words import IN_PLANE, IN_PLANE_MEANS, gloss_of, weights_words
+from erfscope.show import (
+    DASH,
+    IN_PLANE,
+    IN_PLANE_MEANS,
+    Cell,
+    Column,
+    Note,
+    Table,
+    TableRow,
+    aligned,
+    gloss_of,
+    markdown,
+    markdown_text,
+    number,
+    printable,
+    rows_of,
+    weights_words,
+    with_error,
+)
 
 Word = Literal["pass", "fail", "cannot tell", "new", "updated"]
 #: Exit codes; of several verdicts a failure counts first.
@@ -54,7 +69,7 @@ KINDS: dict[str, Literal["reason", "notice", "accept"]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class CheckAdvice:
     """What to do with what a check finds, in the words of the place where it is run: a terminal, pytest or Python."""
 
     #: The command that accepts it.
@@ -65,7 +80,7 @@ class Advice:
     keep: str
 
 
-PYTHON = Advice(
+PYTHON = CheckAdvice(
     accept="erfscope.check(..., update=True)",
     allow="missing='accept' adds new checks and lets them pass",
     keep="name this check (name=...), or choose another baseline",
@@ -92,7 +107,7 @@ class Verdict:
     notices: tuple[str, ...] = ()
     #: The command that accepts what was found; "" where there is nothing to accept.
     accept: str = ""
-    advice: Advice = PYTHON
+    advice: CheckAdvice = PYTHON
     #: Whether nobody named the tolerances.
     has_default_tolerances: bool = False
     obtained: BaselineEntry

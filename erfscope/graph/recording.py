@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from torch import Tensor, fx
 
-from erfscope.errors import ErfscopeError, MeasurementError, unknown
-from erfscope.geometry.layout import Layout, has_lost_an_axis
-from erfscope.geometry.names import IMAGE, INPUT, OUTPUT
-from erfscope.geometry.unit import Trf
+from erfscope.errors import ErfscopeError, unknown
+from erfscope.geometry.layout import Layout
+from erfscope.geometry.names import INPUT, OUTPUT
 from erfscope.geometry.unit_kind import read_kind, split_kind
 from erfscope.graph.field import Fields
 from erfscope.graph.graph import Graph
 from erfscope.graph.layouts import Reading, varying_dim
 from erfscope.graph.named import NamedTensor, Pass
-from erfscope.graph.paths import PathShares, path_shares
 from erfscope.graph.positions import Positions
 from erfscope.graph.rules.reading import Shape, call_of
-from erfscope.graph.run import Crop, Wanted, crop
 
 FIRST = Layout()
 #: What a user can do about positions that are not known, besides naming another layer.
@@ -68,7 +65,6 @@ class Recording(Pass):
         self.positions = Positions(graph, self.numbers)
         self._readings: dict[NamedTensor, Reading] = {}
         self._fields: dict[fx.Node, Fields] = {}
-        self._paths: dict[tuple[str, str], tuple[fx.Node, list[fx.Node]]] = {}
 
     @cached_property
     def layers(self) -> tuple[LayerRecord, ...]:
@@ -96,7 +92,12 @@ class Recording(Pass):
             order=seen.order,
         )
 
-    def _known(self, name: str) -> NamedTensor:
+    def known(self, name: str) -> NamedTensor:
+        """The tensor that a layer name means.
+
+        Raises:
+            ErfscopeError: there is none.
+        """
         if (seen := self.find(name)) is None:
             raise self._not_found("layer", split_kind(name)[0], [layer.name for layer in self.layers])
         return seen
@@ -114,7 +115,7 @@ class Recording(Pass):
         Raises:
             ErfscopeError: unknown layer.
         """
-        return self.reading_of_tensor(self._known(name), split_kind(name)[1])
+        return self.reading_of_tensor(self.known(name), split_kind(name)[1])
 
     def reading_of_tensor(self, seen: NamedTensor, kind: str = "") -> Reading:
         """The same of a tensor, by its units of a kind that have no place if one is given."""
@@ -167,187 +168,47 @@ class Recording(Pass):
         """How often a module ran."""
         return self.modules[module].calls if (module := split_kind(name)[0]) in self.modules else 0
 
-    def layouts(self, layer: str, wrt: str = IMAGE) -> dict[str, Layout] | None:
-        """How the tensors that hooks read for ``layer`` and ``wrt`` hold their maps; a stage and the image need no
-        hook.
-
-        None if one of the modules runs more than once per forward pass, so that its name does not mean one tensor.
-        """
-        found = {
-            name: seen
-            for name in (layer, wrt)
-            if (name == wrt or name not in self.stages) and (seen := self.modules.get(split_kind(name)[0]))
-        }
-        if not all(seen.calls == 1 for seen in found.values()):
-            return None
-        layouts = {name: self.reading_of_tensor(seen, split_kind(name)[1]).layout for name, seen in found.items()}
-        return {name: layout for name, layout in layouts.items() if layout is not None}
-
-    def crop(
-        self, layer: str, units: Sequence[tuple[int, ...]], wrt: str, images: int, of: Pass | None = None
-    ) -> Crop | None:
-        """The operations that some units need.
-
-        Args:
-            layer: Layer name.
-            units: Indices in its map; none for all of it.
-            wrt: The reference.
-            images: How many go through together.
-            of: The pass that is cropped, of as many images or more; this one by default.
-
-        Returns:
-            The crop; None where the pass must be one of exactly so many images.
-
-        Raises:
-            ErfscopeError: as :meth:`trf`.
-        """
-        seen, layout = self._layer(layer)
-        reference, read_so = self._reference(layer, seen.node, wrt)
-        there = of or self
-        target = there.find(layer)
-        if target is None:
-            return None
-        if len(target.shape) != len(seen.shape):
-            raise has_lost_an_axis(len(seen.shape), target.shape)
-        goal = there.graph.inputs[0]
-        if reference is not None:
-            found = there.stages.get(wrt) if reference.stage else there.modules.get(wrt) or there.find(wrt)
-            if found is None:
-                return None
-            goal = found.node
-        asked = (target.node, goal, tuple(units), images)
-        if asked not in there.crops:
-            there.crops[asked] = crop(
-                there.graph, there.numbers, Wanted(target.node, layout), Wanted(goal, read_so), units, images
-            )
-        return there.crops[asked]
-
-    def trf(self, layer: str, unit: Sequence[int], wrt: str = IMAGE) -> Trf:
-        """Theoretical receptive field of one unit.
-
-        Args:
-            layer: Name of a layer.
-            unit: Index of the unit in the layer's map, one number per axis.
-            wrt: The reference: "image", a layer's name (its output) or "NAME:in" (its input).
-
-        Returns:
-            The TRF, in cells of the reference. The centre is not exact where the pass needed numbers: with others, the
-            path or what is picked may be another.
-
-        Raises:
-            ErfscopeError: unknown layer or reference, one without a map, a unit outside the map, or a reference that
-                the layer does not depend on.
-        """
-        seen, layout = self._layer(layer)
-        space = layout.space(seen.shape)
-        if len(unit) != len(space) or not all(0 <= u < s for u, s in zip(unit, space, strict=True)):
-            raise ErfscopeError(
-                f"unit {tuple(unit)} lies outside the map of {layer}, which has {'x'.join(map(str, space))} units"
-            )
-        found = self._fields_of(layer, seen.node, wrt).trf(seen.node, layout, tuple(unit))
-        if not self.needs_numbers(layer) or not found.center_exact or not found.center_px:
-            return found
-        return replace(
-            found,
-            center_exact=False,
-            center_inexact_reason="it was recorded with random numbers, and may be elsewhere with others",
-        )
-
-    def path_shares(self, layer: str, unit: tuple[int, ...], wrt: str = IMAGE) -> list[PathShares | None]:
-        """Where the paths from a unit of a map end along each axis of the reference; None where that is not known.
-
-        Raises:
-            ErfscopeError: as :meth:`trf`.
-        """
-        (seen, layout), fields = self._layer(layer), self._fields_of(layer, self._layer(layer)[0].node, wrt)
-        return [path_shares(fields, seen.node, layout, unit, axis) for axis in range(len(fields.sizes))]
-
-    def default_unit(self, layer: str, wrt: str = IMAGE, at: Sequence[float] | None = None) -> tuple[int, ...]:
-        """The unit whose true centre is nearest to the reference's centre, (S - 1) / 2 along each axis, or to another
-        place; of two, the one with larger index.
-
-        Raises:
-            ErfscopeError: as :meth:`trf`, or a place outside the reference.
-        """
-        seen, layout = self._layer(layer)
-        return self._fields_of(layer, seen.node, wrt).nearest_unit(seen.node, layout, at)
-
     def needs_numbers(self, layer: str) -> str:
         """Why a layer could not be recorded without numbers, so that another path may lead to it; "" where it could."""
-        seen = self._known(layer)
+        seen = self.known(layer)
         is_known = self.graph.by == "shapes" or (seen.order < self.graph.calls_before_numbers and not seen.stage)
         return "" if is_known else self.needed_numbers
 
     def batch_mixing(self, layer: str) -> str:
         """The operation by which the images of a batch see each other on their way to a layer; "" if they do not."""
-        node = self._known(layer).node
+        node = self.known(layer).node
         return "" if self.takes_one_image or node not in self.graph.live else self._batch.mixes_batch(node)
+
+    @property
+    def draws_random_numbers(self) -> bool:
+        """Whether the forward pass draws random numbers."""
+        return any(each.kind == "random" for each in self.graph.unfaithful)
+
+    @property
+    def mixed_gradients(self) -> str:
+        """What may carry the gradient of one image of a batch to another where no operation does; "" if nothing
+        can."""
+        return next((each.text for each in self.graph.unfaithful if each.kind == "backward"), "")
 
     @cached_property
     def _batch(self) -> Fields:
         return Fields(self.positions, self.positions.image, FIRST, axes=(len(self.positions.space),))
 
-    def path(self, layer: str, wrt: str = IMAGE) -> tuple[fx.Node, list[fx.Node]]:
-        """The reference of a layer and the operations from there to the layer, in the order of execution.
+    def references_called(self, wrt: str) -> list[tuple[NamedTensor, Layout]]:
+        """The tensors with a map that the name of a reference may mean: the module's own, and the stage's.
 
         Raises:
-            ErfscopeError: as :meth:`trf`.
+            ErfscopeError: there is none.
         """
-        if (layer, wrt) not in self._paths:
-            start = self._layer(layer)[0].node
-            fields = self._fields_of(layer, start, wrt)
-            found = self.positions.ancestors(start) & fields.every_end.keys() - {fields.reference, self.positions.image}
-            self._paths[layer, wrt] = fields.reference, sorted(found, key=self.positions.order.__getitem__)
-        return self._paths[layer, wrt]
-
-    def _layer(self, name: str) -> tuple[NamedTensor, Layout]:
-        seen, reading = self._known(name), self.reading(name)
-        if reading.layout is None:
-            raise MeasurementError(f"layer {split_kind(name)[0]!r} {reading.reason}")
-        if seen.node not in self.graph.live:
-            raise ErfscopeError(
-                f"layer {split_kind(name)[0]!r} does not depend on the image, so it has no receptive field"
-            )
-        return seen, reading.layout
-
-    def _fields_of(self, layer: str, node: fx.Node, wrt: str) -> Fields:
-        reference, layout = self._reference(layer, node, wrt)
-        fields = self.fields(
-            self.inputs.get(wrt, self.positions.image) if reference is None else reference.node, layout, wrt
-        )
-        if reference is None and node not in fields:
-            raise ErfscopeError(f"layer {layer!r} does not depend on {wrt!r}: no path leads from one to the other")
-        return fields
-
-    def _reference(self, layer: str, node: fx.Node, wrt: str) -> tuple[NamedTensor | None, Layout]:
-        """The module's own tensor if the layer was computed from it, else the stage's; None for an input."""
-        if wrt == IMAGE or wrt in self.inputs:
-            return None, FIRST
         call = self.find(wrt) if self.is_call(wrt) else None
         candidates = [seen for seen in (self.modules.get(wrt), self.stages.get(wrt), call) if seen is not None]
         if not candidates:
-            known = [*self.stages, *(name for name in self.modules if not name.endswith(INPUT))]
-            raise self._not_found("reference", wrt, [*self.inputs, *known])
+            names = [*self.stages, *(name for name in self.modules if not name.endswith(INPUT))]
+            raise self._not_found("reference", wrt, [*self.inputs, *names])
         maps = [(seen, layout) for seen in candidates if (layout := self.reading_of_tensor(seen).layout) is not None]
         if not maps:
             raise ErfscopeError(f"reference {wrt!r} {self.reading_of_tensor(candidates[0]).reason}")
-        for seen, layout in maps:
-            if seen.node in self.graph.live and node in self.fields(seen.node, layout, wrt):
-                break
-        else:
-            text = f"layer {layer!r} does not depend on {wrt!r}: no path leads from one to the other"
-            if all(each.stage for each, _ in maps):
-                text = (
-                    f"layer {layer!r} is not computed from the map of the stage {wrt!r}, which is a view that the model"
-                    " may make beside its own tensors; name a module as the reference"
-                )
-            raise ErfscopeError(text)
-        return seen, layout
-
-    def is_bare_stage(self, layer: str, wrt: str) -> bool:
-        """Whether a reference is the map of a stage, which no hook on a module shows."""
-        reference, _ = self._reference(layer, self._layer(layer)[0].node, wrt)
-        return reference is not None and reference.stage
+        return maps
 
     def fields(self, node: fx.Node, layout: Layout, name: str) -> Fields:
         """The fields of all tensors with respect to one, computed once."""

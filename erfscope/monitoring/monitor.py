@@ -15,17 +15,18 @@ from torch import nn
 
 from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.weights.weights import sha256
-from erfscope.api.analysis import asked_layers, asked_settings, measure_with_host
-from erfscope.api.models import caller_modules, feed_of, load_model
 from erfscope.engine.model import LoadedModel
 from erfscope.errors import ErfscopeError, unknown
 from erfscope.geometry.names import is_input
 from erfscope.options.request import Request
 from erfscope.options.settings import Options
-from erfscope.printable import with_error
 from erfscope.restore import restored
 from erfscope.results.report import Report, unique_ids
 from erfscope.results.result import Result
+from erfscope.run.executor import asked_layers, asked_settings, measure_layer
+from erfscope.run.models import caller_modules, feed_of, load_model
+from erfscope.run.opening import Opened
+from erfscope.show import with_error
 from erfscope.stimuli.feed import Feed
 from erfscope.torch_internals import inside_compiled
 
@@ -192,7 +193,7 @@ class ErfMonitor:
         if settings.layer and len(names := loaded.references(settings.layer, settings.wrt)) > 1:
             every = ", ".join(names)
             raise ErfscopeError(f"a monitor follows one reference, wrt={names[0]!r}, say; make one for each of {every}")
-        rows = measure_with_host(loaded, (), feed, settings, self._request)
+        rows = measure_layer(Opened(model=loaded, feed=feed), settings, self._request)
         if len(rows) != 1:
             raise ErfscopeError(
                 f"a monitor follows one unit, and {settings.unit!r} are {len(rows)}; make one monitor for each"

@@ -32,8 +32,6 @@ PLAIN: dict[Any, tuple[Any, str]] = {
 TYPES = get_type_hints(Options)
 #: Other names of options -> their own.
 ALIASES = {"image": "images"}
-#: Options that are called otherwise now, and say the opposite.
-FORMER = {"cone": "plain"}
 #: Options with which a model is built or wrapped, beside its size and its blocks.
 MODEL = {*Building.__annotations__} - {"input_size", "insert", "alpha", "label"}
 #: Options of one value, or of no setting, that a request has as they are; their defaults are those of its fields.
@@ -180,8 +178,6 @@ def _renamed(options: Mapping[str, Any]) -> dict[str, Any]:
 def _refuse_value(name: str, value: object) -> None:
     """Refuse an option that does not exist, and a value of another type than it has, where that is a number, text, a
     truth value or one of some words, or outside its limits."""
-    if name in FORMER:
-        raise ErfscopeError(f"{FORMER[name]}=True stands in the place of {name}=False; leave {name} out")
     if name not in OPTIONS:
         raise unknown("option", name, OPTIONS, limit=len(OPTIONS))
     OPTIONS[name].option.refuse(name, value)

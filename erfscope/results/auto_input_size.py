@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from erfscope.errors import ErfscopeError
@@ -39,62 +38,44 @@ class _Step:
         return tuple(self.rows[0].input.size)
 
 
-class Growth:
+def grown(measured: Callable[[Size | None], Iterable[Result]]) -> list[Result]:
     """Results at the model's own input size, and at its doubles until the input is large enough.
 
     It is where of every ERF less than ``CUT_OFF`` lies outside of the size before, around the same unit, or where no
-    more than that of the theoretical receptive field (TRF) lies outside of this one."""
+    more than that of the theoretical receptive field (TRF) lies outside of this one.
 
-    def __init__(self) -> None:
-        self._steps: list[_Step] = []
-        #: Why no larger size is measured, "" where the last one is large enough; None as long as that is open.
-        self._reason: str | None = None
+    Args:
+        measured: The results at a size; None is the model's own. A failure at a larger size ends the growth.
 
-    def sizes(self) -> Iterator[Size | None]:
-        """The sizes to measure at, each inside :meth:`measuring` before the next is taken; None is the model's own."""
-        yield None
-        while self._reason is None and _is_complete(self._steps):
-            self._reason = current().all_gather(lambda: _reason_to_end(self._steps))[0]
-            if self._reason is None:
-                yield self._next_size()
+    Returns:
+        The results of every size, the smallest first; those of the last one say what share lies outside, and if that
+        is too much, why there is no larger size. Results that cannot be used, and those of a run that was stopped, have
+        no such finding.
 
-    @contextlib.contextmanager
-    def measuring(self) -> Iterator[list[Result]]:
-        """Collect the results at the next size, which the block adds to the list.
-
-        Raises:
-            ErfscopeError: nothing can be measured at the model's own size; a failure at a larger size ends the growth.
-        """
-        rows: list[Result] = []
-        if not self._steps:
-            yield rows
-            self._steps.append(_Step(rows))
-            return
+    Raises:
+        ErfscopeError: nothing can be measured at the model's own size.
+    """
+    steps, reason = [_Step([*measured(None)])], None
+    while reason is None and _is_complete(steps):
+        if (reason := current().all_gather(lambda: _reason_to_end(steps))[0]) is not None:
+            break
+        last = steps[-1]
+        size = (*last.size[:-2], *(2 * side for side in last.size[-2:]))
         try:
-            yield rows
+            rows = [*measured(size)]
             failure = next((row.error for row in rows if not row.ok), None)
         except RankGone:
             raise
         except ErfscopeError as error:
             failure = str(error)
         if failure is not None:
-            self._reason = f"{size_text(self._next_size())} cannot be measured: {failure}"
-            return
-        pairs = [(new.map, old.map) for new, old in zip(rows, self._steps[-1].rows, strict=False)]
+            reason = f"{size_text(size)} cannot be measured: {failure}"
+            break
+        pairs = [(new.map, old.map) for new, old in zip(rows, last.rows, strict=False)]
         shares = [share_outside(new, old) for new, old in pairs if new is not None and old is not None]
-        self._steps.append(_Step(rows, shares))
-
-    def results(self) -> list[Result]:
-        """The results of every size, the smallest first; those of the last one say what share lies outside.
-
-        If that is too much, they also say why there is no larger size. Results that cannot be used, and those of a
-        run that was stopped, have no such finding."""
-        last = self._steps[-1].rows if self._reason is None else _with_finding(self._steps, self._reason)
-        return [*(row for step in self._steps[:-1] for row in step.rows), *last]
-
-    def _next_size(self) -> Size:
-        size = self._steps[-1].size
-        return (*size[:-2], *(2 * side for side in size[-2:]))
+        steps.append(_Step(rows, shares))
+    found = steps[-1].rows if reason is None else _with_finding(steps, reason)
+    return [*(row for step in steps[:-1] for row in step.rows), *found]
 
 
 def _is_complete(steps: Sequence[_Step]) -> bool:

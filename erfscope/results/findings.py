@@ -18,6 +18,7 @@ from erfscope.graph.graph import name_of, shape_of
 from erfscope.graph.named import RETURNED
 from erfscope.graph.places import describe
 from erfscope.graph.rules.reading import call_of
+from erfscope.graph.site import Site
 from erfscope.main_stream import separate_outputs
 from erfscope.maps.accumulator import MIN_GROUPS, MapAccumulator, jackknife_se, signed_noise_floor
 from erfscope.maps.erf_map import ErfMap
@@ -175,18 +176,18 @@ def of_model(adapter: Adapter, wrt: str, shown: Preprocess) -> Iterator[Finding]
         yield Finding(code="model", text=note)
 
 
-def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterator[Finding]:
+def of_site(site: Site, trf: Trf) -> Iterator[Finding]:
     """The findings that the recorded pass yields on a layer: assumptions, and what the model does by itself."""
-    for name in dict.fromkeys((layer, wrt)):
-        if not is_input(name) and (assumption := recording.reading(name).reason):
+    for name in dict.fromkeys((site.layer, site.wrt)):
+        if not is_input(name) and (assumption := site.recording.reading(name).reason):
             yield Finding(code="assumed_layout", text=f"{name}: {assumption}")
     if trf.center_inexact_reason:
         yield Finding(code="centre_not_exact", text=f"the unit's centre is not exact: {trf.center_inexact_reason}")
-    if (mixing := recording.batch_mixing(layer)) or recording.takes_one_image:
+    if (mixing := site.batch_mixing) or site.recording.takes_one_image:
         alone = "the model does not take a batch of two, or computes it in another way"
         why = f"the images of a batch may see each other through {mixing}" if mixing else alone
         yield Finding(code="one_by_one", text=f"{ONE_BY_ONE}: {why}")
-    if (resized := _own_resizing(recording, layer)) is not None:
+    if (resized := _own_resizing(site.recording, site.layer)) is not None:
         before, after = ("x".join(map(str, size)) for size in resized)
         yield Finding(
             code="own_resizing",
@@ -196,11 +197,11 @@ def of_recording(recording: Recording, trf: Trf, layer: str, wrt: str) -> Iterat
 
 def _own_resizing(recording: Recording, layer: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The sizes between which a model resizes its input itself on every way to a layer; None where it does not."""
-    positions, (image, operations) = recording.positions, recording.path(layer)
+    positions, operations = recording.positions, Site(recording, layer).operations
     sources = {each: positions.edges[each][0].source for each in operations if "upsample" in name_of(each)}
     # Detectors resize every image of a batch by itself.
     resizing = {each: source for each, source in sources.items() if _keeps_pixels(recording, source)}
-    if not resizing or image in positions.ancestors(operations[-1], without=resizing):
+    if not resizing or positions.image in positions.ancestors(operations[-1], without=resizing):
         return None
     sizes = ((shape_of(source)[2:], shape_of(each)[2:]) for each, source in resizing.items())
     return next(((before, after) for before, after in sizes if before != after), None)

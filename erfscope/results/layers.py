@@ -7,8 +7,8 @@ from typing import Any
 
 from erfscope.geometry.axes import Axes
 from erfscope.geometry.unit import Trf, size_text
-from erfscope.results.display import render
 from erfscope.results.json_values import fields, plain
+from erfscope.results.outputs import Displayed, outputs
 
 SCHEMA = "erfscope.layers/1"
 
@@ -33,7 +33,7 @@ class LayerRow:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class LayerTable:
+class LayerTable(Displayed):
     """The layers of one model at one input size, in order of execution. It prints as ``erfscope layers`` does."""
 
     model: str
@@ -96,19 +96,10 @@ class LayerTable:
         Raises:
             ErfscopeError: pandas is not installed.
         """
-        return render("layers_dataframe", self)
+        return outputs().frame(self)
 
     def __repr__(self) -> str:
         return f"<{self.model} at {size_text(self.input_size)}: {len(self.rows)} layers and units>"
-
-    def __str__(self) -> str:
-        return str(render("layers_text", self))
-
-    def __rich__(self) -> Any:
-        return render("layers_view", self)
-
-    def _repr_html_(self) -> str:
-        return str(render("layers_html", self))
 
 
 def overview(table: LayerTable) -> list[LayerRow]:

@@ -13,13 +13,13 @@ from erfscope.errors import ErfscopeError, unknown
 from erfscope.measures import INPUT_SHARE, MEASURES, SHOWN
 from erfscope.measures.values import paired_difference
 from erfscope.results.comparability import Differences, paired, partners
-from erfscope.results.display import render
 from erfscope.results.figure_style import FigureKind, Style, TableFormat
+from erfscope.results.outputs import Displayed, outputs
 from erfscope.results.result import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Displayed):
     """Results in the order they were asked for."""
 
     results: tuple[Result, ...]
@@ -101,26 +101,19 @@ class Report:
         ]
         names = list(measures) if measures else measured if format == "csv" else None
         compared = [name for name in measures or SHOWN if names is None or name in names]
-        return str(render("table", self, names, compared=compared, format=format))
+        return str(outputs().table(self, names, compared=compared, format=format))
 
-    def to_dataframe(self, measures: str | Sequence[str] | None = None, *, short: bool = False) -> Any:
+    def to_dataframe(self, measures: str | Sequence[str] | None = None) -> Any:
         """The results as a pandas data frame: rows and columns of the CSV of :meth:`table`, numbers in full and NaN
         where there is none.
 
         Args:
             measures: Those that have columns; all that were measured if None.
-            short: Take the label as the index, and as columns layer, unit, status and each measure with its standard
-                error; if none are named, those of a comparison.
 
         Raises:
             ErfscopeError: pandas is not installed, or an unknown measure.
         """
-        measures = [measures] if isinstance(measures, str) else measures
-        if not short:
-            return render("dataframe", self.table(measures, format="csv"))
-        names = [name for name in measures or SHOWN if measures or any(name in r.measures for r in self.results)]
-        frame = render("dataframe", self.table(names, format="csv"), index="label")
-        return frame[["layer", "unit", "status", *(column for name in names for column in (name, f"{name}_se"))]]
+        return outputs().frame(self, [measures] if isinstance(measures, str) else measures)
 
     def figure(
         self,
@@ -152,12 +145,11 @@ class Report:
             ErfscopeError: an unknown kind or style, or a kind that these results do not fit; the text says what
                 it needs.
         """
-        return render("figure", self.results, kind, path=path, **style)
+        return outputs().figure(self.results, kind, path=path, **style)
 
     def to_json(self, maps: Mapping[str, str] | None = None) -> dict[str, Any]:
         """The report as JSON values, as ``schema/report-1.json`` describes them; ``maps``: see :meth:`save`."""
-        document: dict[str, Any] = render("json", self, maps)
-        return document
+        return dict(outputs().document(self, maps))
 
     def save(
         self,
@@ -183,19 +175,10 @@ class Report:
             ErfscopeError: the target exists and ``force`` is not set, its suffix is unknown, it cannot be written, or
                 the results do not fit the kind of figure.
         """
-        render("save", self, path, force=force, figure=figure, drawn=drawn, **style)
+        outputs().save(self, path, force=force, figure=figure, drawn=drawn, **style)
 
     def __repr__(self) -> str:
-        return str(render("report_line", self))
-
-    def __str__(self) -> str:
-        return str(render("text", self))
-
-    def __rich__(self) -> Any:
-        return render("report_view", self)
-
-    def _repr_html_(self) -> str:
-        return str(render("report_fragment", self))
+        return str(outputs().line(self))
 
     def _repr_markdown_(self) -> str:
         return self.table()

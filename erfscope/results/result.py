@@ -23,8 +23,8 @@ from erfscope.maps.trust import Trust
 from erfscope.measures import MEASURES, MeasureValue, with_errors
 from erfscope.measures.sizes import Sides, sides_of
 from erfscope.model_facts import Weights
-from erfscope.results.display import render
 from erfscope.results.figure_style import FigureKind
+from erfscope.results.outputs import Displayed, outputs
 from erfscope.results.positions import Positions
 from erfscope.results.timing import Timing, own_step, timing_of
 
@@ -168,7 +168,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Result(Displayed):
     """One unit of one layer of one model."""
 
     #: It names files in the folder of a report, and nowhere else.
@@ -306,7 +306,7 @@ class Result:
 
     @property
     def input_axes(self) -> Axes:
-        """The axes of the input; of a report of before there were such, those of any input of so many axes."""
+        """The axes of the input; where nothing was measured, those of any input of so many axes."""
         return self.input.axes or Axes.of_rank(len(self.input.size) or 2)
 
     @property
@@ -360,7 +360,7 @@ class Result:
             ErfscopeError: an unknown kind or style, or a kind that this result cannot be drawn as; the text says what
                 is missing.
         """
-        return render("figure", [self], kind, path=path, **style)
+        return outputs().figure([self], kind, path=path, **style)
 
     def save(self, path: str | Path, **options: Any) -> None:
         """Write this result as a report of its own: a folder, or one file whose suffix decides.
@@ -372,19 +372,10 @@ class Result:
         Raises:
             ErfscopeError: as for :meth:`erfscope.Report.save`.
         """
-        render("save_result", self, path, **options)
+        outputs().save(self, path, **options)
 
     def __repr__(self) -> str:
-        return str(render("result_line", self))
-
-    def __str__(self) -> str:
-        return str(render("text", self))
-
-    def __rich__(self) -> Any:
-        return render("result_view", self)
-
-    def _repr_html_(self) -> str:
-        return str(render("result_fragment", self))
+        return str(outputs().line(self))
 
 
 def with_provenance(result: Result, versions: Mapping[str, Any]) -> Result:

@@ -105,7 +105,7 @@ class StoredSums(Struct, frozen=True, kw_only=True):
     number: Number | None
     of: Number | None
     #: Whether the run was stopped before the last image.
-    stopped: bool = False
+    stopped: bool
     #: Images of the whole run, and how many of them were seen here.
     n_all: Number
     seen: Count
@@ -113,9 +113,9 @@ class StoredSums(Struct, frozen=True, kw_only=True):
     dead: tuple[Count, ...]
     nan: tuple[Count, ...]
     #: Why gradients are NaN, if no image has another.
-    nan_cause: str | None = None
+    nan_cause: str | None
     #: Why the gradients of all images are zero, where an operation says so.
-    zero_cause: str | None = None
+    zero_cause: str | None
     unreadable: tuple[Count, ...]
     #: Names of the lost images, by index.
     names: Mapping[int, str]
@@ -124,7 +124,7 @@ class StoredSums(Struct, frozen=True, kw_only=True):
     #: Whether a contribution was found outside the theoretical receptive field.
     leaked: bool
     #: Of a run that ends at an error: the images of each look at it, and the variance of r50 then.
-    looks: tuple[tuple[Count, float], ...] = ()
+    looks: tuple[tuple[Count, float], ...]
     #: Where the sums lie in the reference.
     box: tuple[tuple[int, int], ...]
     #: How many contributions each group counts.
@@ -166,9 +166,7 @@ _OTHER: dict[str, Any] = {
 #: Fields that are stored as they are.
 SAME = [name for name in _NAMES if name not in _OTHER]
 _TYPES = {**get_type_hints(Result, localns={"PartialSums": Any}, include_extras=True), **_OTHER}
-#: Fields that reports lack which were stored before there were such.
-_LATER: dict[str, Any] = {"sampling_points": None, "masses": UNSET, "timing": UNSET}
-_FIELDS = [(name, _TYPES[name], *([_LATER[name]] if name in _LATER else [])) for name in _NAMES]
+_FIELDS = [(name, _TYPES[name], *([UNSET] if name in ("masses", "timing") else [])) for name in _NAMES]
 #: One unit of one layer of one model; see :class:`erfscope.results.result.Result`.
 StoredResult: Any = defstruct(
     "StoredResult",

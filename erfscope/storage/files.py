@@ -149,7 +149,8 @@ def _read_report(path: Path) -> Report:
         raise ErfscopeError(f"{what}; name a report.json or a folder that holds one") from error
     except (ValueError, KeyError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
         raise ErfscopeError(
-            f"{path} is damaged ({type(error).__name__}: {str(error)[:120]}); measure again and store the result"
+            f"{path} is damaged or of another version ({type(error).__name__}: {str(error)[:120]}); measure again and"
+            " store the result"
         ) from error
 
 

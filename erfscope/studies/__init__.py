@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import get_args
 
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.progress import Progress, progress_of
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.study import (
     Claim,
-    Column,
     Effort,
-    Row,
     Study,
+    StudyColumn,
     StudyFindings,
     StudyOptions,
     StudyResult,
+    StudyRow,
     kept_study,
 )
 
@@ -204,17 +204,17 @@ STUDIES: dict[str, Study] = {
 __all__ = [
     "STUDIES",
     "Chart",
+    "ChartMap",
     "Claim",
-    "Column",
     "Curve",
     "Effort",
     "Picture",
-    "Row",
-    "Shown",
     "Study",
+    "StudyColumn",
     "StudyFindings",
     "StudyOptions",
     "StudyResult",
+    "StudyRow",
     "kept_study",
     "run",
 ]
@@ -227,7 +227,6 @@ def run(
     effort: Effort = "full",
     data: str | Path | None = None,
     cache: str | Path | None = None,
-    resume: bool = False,
     progress: Progress | bool | None = None,
 ) -> StudyResult:
     """Run one study.
@@ -240,7 +239,6 @@ def run(
         data: A folder with the papers' own data set, for the studies that can take one (:attr:`Study.data`).
         cache: A folder where trained nets are kept after every epoch, in a folder of each run, so that an interrupted
             run goes on where it was; None to keep none.
-        resume: Whether the cache must hold a net of this run, so that nothing is trained anew by mistake.
         progress: Called with (text, number of cases done, number of cases); True prints lines on stderr.
 
     Returns:
@@ -248,25 +246,22 @@ def run(
         smaller training does not reproduce has its verdict, and is no failure.
 
     Raises:
-        ErfscopeError: no study or effort of that name, no such folder of data, data for a study that takes none, a
-            seed below 0, or nothing to resume.
+        ErfscopeError: no study or effort of that name, no such folder of data, data for a study that takes none, or
+            a seed below 0.
     """
     check(name, seed=seed, data=data)
     if effort not in get_args(Effort):
         raise unknown("effort", effort, get_args(Effort))
-    folders = {"data": None if data is None else Path(data), "cache": None}
-    if cache is not None:
-        folders["cache"] = Path(cache) / f"{name}-{effort}-seed-{seed}"
-    if resume and not (folders["cache"] and any(folders["cache"].glob("*.pt"))):
-        raise ErfscopeError(
-            f"there is nothing to resume: no net of {name} with effort {effort} and seed {seed} is kept in {cache};"
-            " give the options of the run that was interrupted, or do not resume, to begin"
-        )
+    nets = None if cache is None else Path(cache) / f"{name}-{effort}-seed-{seed}"
     start = time.perf_counter()
     with _one_thread():
         module = importlib.import_module(f"{__name__}.{STUDIES[name].home}")
         options = StudyOptions(
-            seed=seed, effort=effort, progress=progress_of(progress), data=folders["data"], cache=folders["cache"]
+            seed=seed,
+            effort=effort,
+            progress=progress_of(progress),
+            data=None if data is None else Path(data),
+            cache=nets,
         )
         findings = module.study(options)
     seconds = time.perf_counter() - start + sum(options.spent)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
+from erfscope.show import Chart, ChartMap, Curve, Picture
 
 
 def encoded(picture: Picture) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def decoded(stored: dict[str, Any]) -> Picture:
     return Picture(**{**stored, "headings": tuple(stored["headings"]), "rows": rows})
 
 
-def _encoded(panel: Chart | Shown) -> dict[str, Any]:
+def _encoded(panel: Chart | ChartMap) -> dict[str, Any]:
     """Return a panel; the values of a map are shares of its largest one, halves of which a figure needs seven bits."""
     if isinstance(panel, Chart):
         curves = [{**asdict(curve), "x": list(curve.x), "y": list(curve.y)} for curve in panel.curves]
@@ -34,17 +34,17 @@ def _encoded(panel: Chart | Shown) -> dict[str, Any]:
     halves = (panel.values / largest).astype("<f2").view("<u2") & 0xFFF0
     packed = zlib.compress(halves.tobytes(), 9)
     values = {"shape": panel.values.shape, "largest": largest, "halves": base64.b64encode(packed).decode()}
-    return {**{each.name: getattr(panel, each.name) for each in fields(Shown)}, "values": values}
+    return {**{each.name: getattr(panel, each.name) for each in fields(ChartMap)}, "values": values}
 
 
-def _decoded(panel: dict[str, Any]) -> Chart | Shown:
+def _decoded(panel: dict[str, Any]) -> Chart | ChartMap:
     given = {key: tuples(value) for key, value in panel.items()}
     if "curves" in panel:
         return Chart(**{**given, "curves": tuple(Curve(**curve) for curve in panel["curves"])})
     packed = panel["values"]
     halves = np.frombuffer(zlib.decompress(base64.b64decode(packed["halves"])), "<f2").astype(np.float64)
     values: FloatArray = halves.reshape(packed["shape"]) * packed["largest"]
-    return Shown(**{**given, "values": values})
+    return ChartMap(**{**given, "values": values})
 
 
 def tuples(value: Any) -> Any:

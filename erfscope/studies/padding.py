@@ -14,9 +14,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.restore import seed_generators
-from erfscope.studies.study import Claim, Column, Row, StudyFindings, StudyOptions, claim, points, share_with_error
+from erfscope.show import Chart, ChartMap, Curve, Picture
+from erfscope.studies.study import (
+    Claim,
+    StudyColumn,
+    StudyFindings,
+    StudyOptions,
+    StudyRow,
+    claim,
+    points,
+    share_with_error,
+)
 from erfscope.studies.training import batches, train
 
 #: Side of an image of boxes, side of a box, first row of the boxes of either class, to which -4 ... 3 is added.
@@ -111,7 +120,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     return StudyFindings(columns=COLUMNS, rows=rows, claims=_claims(rows), picture=_picture(rows))
 
 
-def _row(mode: str, seed: int, accuracies: tuple[float | None, float | None]) -> Row:
+def _row(mode: str, seed: int, accuracies: tuple[float | None, float | None]) -> StudyRow:
     *_, index, skewed, published = PADDINGS[mode]
     totals, bias = line_totals(mode)
     bias_skewed = line_totals(mode, (1, 1, 0))[1]
@@ -122,7 +131,7 @@ def _row(mode: str, seed: int, accuracies: tuple[float | None, float | None]) ->
     )
     exact = max(abs(bias - index), abs(bias_skewed - skewed), shift) < EXACT and symmetric < 1e-9 < 1e-2 < other
     accuracy, swapped = accuracies
-    return Row(
+    return StudyRow(
         name=mode,
         # T(i) of nine inputs in a line under a kernel [1, 1, 1], and the index max |T / T_interior - 1|.
         totals=totals,
@@ -221,7 +230,7 @@ def _accuracies(mode: str, asked: StudyOptions) -> tuple[float, float]:
     return accuracy, swapped
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     trained = [row for row in rows if row.held is not None]
     turn, limit = max(row.turn_symmetric for row in rows), circular_limit()
     return [
@@ -279,7 +288,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def _picture(rows: Sequence[Row]) -> Picture:
+def _picture(rows: Sequence[StudyRow]) -> Picture:
     lines = tuple(Curve(label=row.name, x=range(len(row.totals)), y=row.totals) for row in rows)
     totals = Chart(title="Total influence of an input", x="input", y="T", curves=lines)
     trained = [row for row in rows if row.accuracy is not None]
@@ -289,23 +298,23 @@ def _picture(rows: Sequence[Row]) -> Picture:
         points("swapped, published", trained, "published"),
     )
     accuracy = Chart(title="Net1", x="", y="accuracy (%)", curves=bars, names=tuple(row.name for row in trained))
-    shown = [tuple(Shown(title=f"{row.name}, {place}", values=row.maps[place]) for row in rows) for place in PLACES]
+    shown = [tuple(ChartMap(title=f"{row.name}, {place}", values=row.maps[place]) for row in rows) for place in PLACES]
     return Picture(
         title="Padding: influence, ERFs of four uniform layers, and what a net reads", rows=((totals, accuracy), *shown)
     )
 
 
 COLUMNS = (
-    Column("padding", "{name}", numeric=False),
-    Column("T(i)", lambda row: " ".join(f"{total:g}" for total in row.totals), numeric=False, optional=True),
-    Column("bias", "{bias:.3f}"),
-    Column("r50 mid", "{r50_centre:.2f}"),
-    Column("edge", "{r50_edge:.2f}"),
-    Column("corner", "{r50_corner:.2f}"),
-    Column("shift", "{shift_error:.0e}", optional=True),
-    Column("turn", "{turn_symmetric:.0e}/{turn_other:.2f}", optional=True),
-    Column("acc. %", lambda row: "-" if row.accuracy is None else f"{100 * row.accuracy:.1f}"),
-    Column("swapped", lambda row: "-" if row.accuracy is None else f"{100 * row.accuracy_swapped:.1f}"),
-    Column("publ.", "{published:g}"),
-    Column("as totals", lambda row: "-" if row.held is None else "yes" if row.held else "no", numeric=False),
+    StudyColumn("padding", "{name}", numeric=False),
+    StudyColumn("T(i)", lambda row: " ".join(f"{total:g}" for total in row.totals), numeric=False, optional=True),
+    StudyColumn("bias", "{bias:.3f}"),
+    StudyColumn("r50 mid", "{r50_centre:.2f}"),
+    StudyColumn("edge", "{r50_edge:.2f}"),
+    StudyColumn("corner", "{r50_corner:.2f}"),
+    StudyColumn("shift", "{shift_error:.0e}", optional=True),
+    StudyColumn("turn", "{turn_symmetric:.0e}/{turn_other:.2f}", optional=True),
+    StudyColumn("acc. %", lambda row: "-" if row.accuracy is None else f"{100 * row.accuracy:.1f}"),
+    StudyColumn("swapped", lambda row: "-" if row.accuracy is None else f"{100 * row.accuracy_swapped:.1f}"),
+    StudyColumn("publ.", "{published:g}"),
+    StudyColumn("as totals", lambda row: "-" if row.held is None else "yes" if row.held else "no", numeric=False),
 )

@@ -12,16 +12,14 @@ from typing import Any, Literal, TypeVar, get_args
 import erfscope
 from erfscope.environment import environment
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.figures.chart_data import Curve, Picture
 from erfscope.maps.erf_map import FloatArray
 from erfscope.progress import Progress, no_progress
 from erfscope.results.json_values import plain
+from erfscope.show import Cell, Column, Curve, Picture, Table, TableRow, format_table, rows_of, write
 from erfscope.storage import writing
 from erfscope.storage.files import report_bytes
 from erfscope.storage.writing import FORMATS, suffixes
 from erfscope.studies.packing import decoded, encoded, tuples
-from erfscope.view import table as tables
-from erfscope.view.table import Cell, Table, TableRow, rows_of, write
 
 #: How much a study computes: trainings of hours, all in at most ten minutes, enough to show the claim in less than one,
 #: or just enough for a test.
@@ -89,7 +87,7 @@ class StudyOptions:
         self.tell(text, len(cases), len(cases))
 
 
-class Row(SimpleNamespace):
+class StudyRow(SimpleNamespace):
     """One line of a study's table: its numbers, by name."""
 
     name: str
@@ -105,7 +103,7 @@ class Row(SimpleNamespace):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class StudyColumn:
     """One column of a study's table."""
 
     title: str
@@ -121,12 +119,12 @@ class Column:
     none: str = ""
 
     @property
-    def of_table(self) -> tables.Column:
+    def of_table(self) -> Column:
         """The column as tables have it."""
         kind: Literal["number", "text"] = "number" if self.numeric else "text"
-        return tables.Column(name=self.title, kind=kind, folds=self.folds, rank=2 if self.optional else 1)
+        return Column(name=self.title, kind=kind, folds=self.folds, rank=2 if self.optional else 1)
 
-    def text(self, row: Row) -> str:
+    def text(self, row: StudyRow) -> str:
         """Return the cell of a row."""
         if callable(self.shown):
             return self.shown(row)
@@ -135,7 +133,7 @@ class Column:
 
 
 #: The last column of studies whose rows are checks.
-VERDICT = Column("ok", lambda row: "ok" if row.passed else "FAILED", numeric=False)
+VERDICT = StudyColumn("ok", lambda row: "ok" if row.passed else "FAILED", numeric=False)
 Verdict = Literal["reproduced", "mechanism only", "not reproduced"]
 
 
@@ -157,7 +155,7 @@ def claim(text: str, published: str, ours: str, is_reproduced: bool, *, has_mech
     return Claim(text, published, ours, "reproduced" if is_reproduced else verdict)
 
 
-def holds(rows: Sequence[Row]) -> bool:
+def holds(rows: Sequence[StudyRow]) -> bool:
     """Return whether the checks of all rows hold."""
     return all(row.passed for row in rows)
 
@@ -166,11 +164,11 @@ def holds(rows: Sequence[Row]) -> bool:
 class StudyFindings:
     """The rows, claims and figure of a study."""
 
-    columns: tuple[Column, ...] = field(repr=False)
+    columns: tuple[StudyColumn, ...] = field(repr=False)
     #: The number of a row with the heading that it is under; rows of one heading follow each other. None for no
     #: headings.
     section: str | None = None
-    rows: Sequence[Row] = field(repr=False)
+    rows: Sequence[StudyRow] = field(repr=False)
     claims: Sequence[Claim]
     picture: Picture = field(repr=False)
 
@@ -233,7 +231,9 @@ def error_of_mean(values: FloatArray) -> float:
     return float(max(values.mean(1 - axis).std(ddof=1) / n**0.5 for axis, n in enumerate(values.shape) if n > 1))
 
 
-def points(label: str, rows: Sequence[Row], number: str, *, x: str = "", scale: float = 1.0, error: str = "") -> Curve:
+def points(
+    label: str, rows: Sequence[StudyRow], number: str, *, x: str = "", scale: float = 1.0, error: str = ""
+) -> Curve:
     """Return one point for each row that has a number.
 
     Args:
@@ -277,10 +277,10 @@ class StudyResult(StudyFindings):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[StudyRow]:
         return iter(self.rows)
 
-    def __getitem__(self, name: str) -> Row:
+    def __getitem__(self, name: str) -> StudyRow:
         """A row by its name.
 
         Raises:
@@ -299,10 +299,10 @@ class StudyResult(StudyFindings):
             ErfscopeError: another format.
         """
         if format == "csv":
-            return write(_one_per_cell([row.numbers for row in self.rows]), format)
-        return write(self.rows_table(self.columns), format)
+            return format_table(_one_per_cell([row.numbers for row in self.rows]), format)
+        return format_table(self.rows_table(self.columns), format)
 
-    def rows_table(self, columns: Sequence[Column], *, has_headings: bool = False) -> Table:
+    def rows_table(self, columns: Sequence[StudyColumn], *, has_headings: bool = False) -> Table:
         """Some columns of the rows; with headings above those of a section, for a terminal."""
         rows: list[TableRow] = []
         for row, before in zip(self.rows, [None, *self.rows], strict=False):
@@ -319,7 +319,7 @@ class StudyResult(StudyFindings):
         Raises:
             ErfscopeError: another format than those of :meth:`table`.
         """
-        return write(self.claims_table(), format)
+        return format_table(self.claims_table(), format)
 
     def claims_table(self) -> Table:
         """The claims, a row each."""
@@ -328,9 +328,7 @@ class StudyResult(StudyFindings):
             (*astuple(each)[:-1], Cell(text=each.verdict, style="" if each.verdict == "reproduced" else "yellow"))
             for each in self.claims
         ]
-        return Table(
-            columns=tuple(tables.Column(name=name, folds=name != "verdict") for name in names), rows=rows_of(rows)
-        )
+        return Table(columns=tuple(Column(name=name, folds=name != "verdict") for name in names), rows=rows_of(rows))
 
     def text(self, *, format: str) -> str:
         """The table, and the claims below it; CSV, which has one table, is without the claims.
@@ -374,9 +372,9 @@ class StudyResult(StudyFindings):
         Raises:
             ErfscopeError: another suffix, or it cannot be written.
         """
-        from erfscope.figures.charts import draw
+        from erfscope.show import figures
 
-        return draw(self.picture, path=path)
+        return figures.draw(self.picture, path=path)
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the study: a folder (JSON, table, figure), or one file whose suffix decides.
@@ -387,7 +385,7 @@ class StudyResult(StudyFindings):
         check_output(path, force=force)
         target = Path(path)
         if target.suffix.lower() in SUFFIXES:
-            writing.write_bytes(target, self._content(target.suffix.lower()), force=force)
+            write(target, self._content(target.suffix.lower()), force=force)
             return
         with writing.new_directory(target, force=force, holding=STORED) as folder:
             for name in (STORED, "table.csv", "table.md", "figure.png"):
@@ -395,9 +393,9 @@ class StudyResult(StudyFindings):
 
     def _content(self, suffix: str) -> bytes:
         if FORMATS[suffix].content == "figure":
-            from erfscope.figures.canvas import figure_bytes
+            from erfscope.show import figures
 
-            return figure_bytes(self.figure(), suffix)
+            return figures.figure_bytes(self.figure(), suffix)
         return report_bytes(self.document()) if suffix == ".json" else self.text(format=FORMATS[suffix].table).encode()
 
     def _repr_markdown_(self) -> str:
@@ -417,7 +415,7 @@ def _one_per_cell(rows: Sequence[dict[str, Any]]) -> Table:
     cells = [
         [[*(row[name] or ()), *[None] * n][:n] if n else [row[name]] for name, n in lengths.items()] for row in rows
     ]
-    columns = tuple(tables.Column(name=title) for part in titles for title in part)
+    columns = tuple(Column(name=title) for part in titles for title in part)
     return Table(columns=columns, rows=rows_of([value for part in line for value in part] for line in cells))
 
 
@@ -448,7 +446,7 @@ def kept_study(name: str) -> StudyResult:
         raise ErfscopeError(f"erfscope keeps no run of a study {name!r}; run it")
     found = json.loads(file.read_text(encoding="utf-8"))
     table, settings = found["table"], found["settings"]
-    rows = [Row(**{key: tuples(value) for key, value in row.items()}, maps={}) for row in found["rows"]]
+    rows = [StudyRow(**{key: tuples(value) for key, value in row.items()}, maps={}) for row in found["rows"]]
     return StudyResult(
         **{key: found[key] for key in ("study", "seconds", "environment")},
         **{key: settings[key] for key in ("seed", "effort", "data")},
@@ -460,6 +458,6 @@ def kept_study(name: str) -> StudyResult:
     )
 
 
-def _column(given: dict[str, Any], rows: list[Row]) -> Column:
+def _column(given: dict[str, Any], rows: list[StudyRow]) -> StudyColumn:
     cells = {row.name: text for row, text in zip(rows, given.pop("cells"), strict=True)}
-    return Column(given.pop("title"), lambda row: cells[row.name], **given)
+    return StudyColumn(given.pop("title"), lambda row: cells[row.name], **given)

@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from erfscope.adapters.blocks import GCN, Pipeline, SelfAttention
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
 from erfscope.restore import seed_generators
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.study import (
     Claim,
-    Column,
-    Row,
+    StudyColumn,
     StudyFindings,
     StudyOptions,
+    StudyRow,
     claim,
     error_of_mean,
     measure,
@@ -352,7 +352,7 @@ def _row(
     taught: nn.Sequential | None,
     answered: dict[str, Any],
     asked: StudyOptions,
-) -> Row:
+) -> StudyRow:
     frames = [_erf(net, x, asked, layer="stage3") for x in videos]
     maps = {"frames": frames[0].map.plane.values}
     block: dict[str, float | None] = {"other_frames": None, "own": None, "spread": None}
@@ -366,7 +366,7 @@ def _row(
         frame, *cell = found.unit.index
         maps[word] = np.array(found.map.values[frame])
         maps[word][tuple(cell)] = 0
-    return Row(
+    return StudyRow(
         name=name,
         # In millions.
         parameters=sum(parameter.numel() for parameter in net.parameters()) / 1e6,
@@ -404,7 +404,7 @@ def of_block(result: Any) -> dict[str, float | None]:
     return {"other_frames": others, "own": float(values[frame, row, col]), "spread": float(rest.std() / rest.mean())}
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     by_name = {row.name: row for row in rows}
     plain, gcn, attention = (by_name[f"I3D-S{more}"] for more in ("", " + GCN", " + SA"))
     scale = f"{SMALL.classes} classes of {PAPER.classes}, chance {1 / SMALL.classes:.0%}"
@@ -436,7 +436,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     return claims
 
 
-def _picture(rows: Sequence[Row]) -> Picture:
+def _picture(rows: Sequence[StudyRow]) -> Picture:
     curves = tuple(
         Curve(
             label=row.name,
@@ -457,9 +457,9 @@ def _picture(rows: Sequence[Row]) -> Picture:
     title = f"Learning, {DISTANCES[-1]} px"
     curve = Chart(title=title, x="videos seen (thousands)", y="% of other videos", curves=learning, marks=chance)
     names = {row.name: row.name.replace("I3D-S +", "+") for row in rows}
-    frames = tuple(Shown(title=names[row.name], values=row.maps["frames"], log=True) for row in rows)
+    frames = tuple(ChartMap(title=names[row.name], values=row.maps["frames"], log=True) for row in rows)
     blocks = tuple(
-        Shown(title=f"{names[row.name]}, {what}", values=values)
+        ChartMap(title=f"{names[row.name]}, {what}", values=values)
         for row in rows
         for what, values in row.maps.items()
         if what != "frames"
@@ -471,20 +471,20 @@ def _picture(rows: Sequence[Row]) -> Picture:
     return Picture(title="SyncMNIST: how far video nets look", rows=(frames, (chart, curve, *blocks)), note=note)
 
 
-def _accuracy(row: Row, place: int) -> str:
+def _accuracy(row: StudyRow, place: int) -> str:
     return "-" if not row.accuracies else f"{100 * row.accuracies[place]:.0f}±{100 * row.errors[place]:.0f}"
 
 
 COLUMNS = (
-    Column("net", "{name}", numeric=False),
-    Column("M par.", "{parameters:.2f}"),
-    Column("publ.", "{parameters_published:.1f}", none="-"),
-    Column("r90 px", "{r90:.1f}"),
-    Column("alike", "{r90_same:.1f}", optional=True, none="-"),
-    Column("trained", "{r90_trained:.1f}", optional=True, none="-"),
-    Column("others", "{other_frames:.0%}", optional=True, none="-"),
-    Column("own", "{own:.0%}", optional=True, none="-"),
-    Column("spread", "{spread:.0e}", none="-"),
-    Column("after", "{spread_trained:.0e}", optional=True, none="-"),
-    *(Column(f"% ≤{distance}", partial(_accuracy, place=place)) for place, distance in enumerate(DISTANCES)),
+    StudyColumn("net", "{name}", numeric=False),
+    StudyColumn("M par.", "{parameters:.2f}"),
+    StudyColumn("publ.", "{parameters_published:.1f}", none="-"),
+    StudyColumn("r90 px", "{r90:.1f}"),
+    StudyColumn("alike", "{r90_same:.1f}", optional=True, none="-"),
+    StudyColumn("trained", "{r90_trained:.1f}", optional=True, none="-"),
+    StudyColumn("others", "{other_frames:.0%}", optional=True, none="-"),
+    StudyColumn("own", "{own:.0%}", optional=True, none="-"),
+    StudyColumn("spread", "{spread:.0e}", none="-"),
+    StudyColumn("after", "{spread_trained:.0e}", optional=True, none="-"),
+    *(StudyColumn(f"% ≤{distance}", partial(_accuracy, place=place)) for place, distance in enumerate(DISTANCES)),
 )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.storage.writing import write_bytes
+from erfscope.show import write
 from erfscope.studies.study import StudyOptions
 
 #: Raise this when the code would train other nets than the stored ones.
@@ -95,7 +95,7 @@ def train(
             seconds = spent + time.perf_counter() - start
             kept = {"module": net.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save({**kept, "history": history, "seconds": seconds}, buffer)
-            write_bytes(file, buffer.getvalue(), force=True)
+            write(file, buffer.getvalue(), force=True)
     asked.tell(name, epochs, epochs)
     net.eval()
     return history

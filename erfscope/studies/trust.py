@@ -15,16 +15,26 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 import erfscope
-from erfscope.adapters import IMAGE, ModuleAdapter, load
-from erfscope.api.models import feed_of
+from erfscope.adapters import ModuleAdapter, load
 from erfscope.attribution.captum_methods import infidelity
 from erfscope.attribution.readout import UnitReadout
 from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
 from erfscope.maps.probe import LARGEST_ERROR, Estimate
 from erfscope.options.request import Request
-from erfscope.studies.study import Claim, Column, Row, StudyFindings, StudyOptions, claim, holds, points, with_error
+from erfscope.run.models import feed_of
+from erfscope.show import Chart, ChartMap, Curve, Picture
+from erfscope.studies.study import (
+    Claim,
+    StudyColumn,
+    StudyFindings,
+    StudyOptions,
+    StudyRow,
+    claim,
+    holds,
+    points,
+    with_error,
+)
 
 #: Images of one run, all of which ``--trust`` probes, and draws of noise on each for Captum.
 IMAGES, PERTURBATIONS = 8, 16
@@ -106,10 +116,9 @@ def _scores(adapter: ModuleAdapter, unit: tuple[int, ...], seed: int, sigma: flo
     """Return Captum's infidelity of the gradient, plain and normalised, and the gradient's energy, for each image of a
     measurement."""
     images = feed_of(Request.parse({"samples": IMAGES, "seed": seed}), adapter.preprocess).batch(range(IMAGES)).float()
-    known = adapter.layouts(images[:1], adapter.default_layer, IMAGE)
     found = []
     for image in range(IMAGES):
-        readout = UnitReadout(adapter, unit=unit, seed=seed, image=image, known=known)
+        readout = UnitReadout(adapter, unit=unit, seed=seed, image=image)
         x = images[image : image + 1].clone().requires_grad_(True)
         (g,) = torch.autograd.grad(readout(x).sum(), x)
         step = sigma * float(x.detach().double().std())
@@ -255,7 +264,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     """Measure two nets with shares of a block and of a branch detached, and with new weights."""
     runs, samples = asked.pick(full=2, quick=1, smoke=1), asked.pick(full=128, quick=32, smoke=8)
     shares = asked.pick(full=(0.05, 0.1, 0.2, 0.5), quick=(0.05, 0.2), smoke=(0.05,))
-    rows: list[Row] = []
+    rows: list[StudyRow] = []
     for net in asked.each("trust", asked.pick(full=NETS, quick=NETS, smoke=NETS[1:])):
         rows += _detached_rows(asked, net, shares, runs)
         rows += _cascade_rows(net, [_cascade(asked, net, asked.seed + run, samples) for run in range(runs)])
@@ -268,7 +277,7 @@ def _cascade(asked: StudyOptions, net: Net, seed: int, samples: int) -> list[Sta
     return list(cascade(net, own, drawn, samples=samples, seed=seed))
 
 
-def _detached_rows(asked: StudyOptions, net: Net, shares: Sequence[float], runs: int) -> list[Row]:
+def _detached_rows(asked: StudyOptions, net: Net, shares: Sequence[float], runs: int) -> list[StudyRow]:
     """Return one row per share of the block and of the branch."""
     by_place: dict[str, list[list[Found]]] = {net.block: [], net.branch: []}
     for seed in range(asked.seed, asked.seed + runs):
@@ -284,7 +293,7 @@ def _detached_rows(asked: StudyOptions, net: Net, shares: Sequence[float], runs:
     return rows
 
 
-def _row(net: Net, place: str, found: Sequence[Found], base: Sequence[Found]) -> Row:
+def _row(net: Net, place: str, found: Sequence[Found], base: Sequence[Found]) -> StudyRow:
     """Means over runs, with their standard errors."""
     share, all_paths = found[0].share, place == net.block
     ratio, se = _mean_of([each.ratio for each in found])
@@ -296,7 +305,7 @@ def _row(net: Net, place: str, found: Sequence[Found], base: Sequence[Found]) ->
     disagreeing = sum(each.disagrees for each in found)
     is_right = abs(ratio / expected - 1) <= max(LARGEST_ERROR, STANDARD_ERRORS * se / expected)
     is_seen = disagreeing == (len(found) if share >= LEAST else 0)
-    row = Row(name=f"{net.name}, {place}, {share:.0%}", net=net.name, case=f"{place} {share:.0%}")
+    row = StudyRow(name=f"{net.name}, {place}, {share:.0%}", net=net.name, case=f"{place} {share:.0%}")
     vars(row).update(dict.fromkeys(NUMBERS))
     vars(row).update(
         # The module whose output is detached.
@@ -337,11 +346,11 @@ def _over_images(runs: Sequence[FloatArray]) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values)))
 
 
-def _cascade_rows(net: Net, cascades: Sequence[Sequence[Stage]]) -> list[Row]:
+def _cascade_rows(net: Net, cascades: Sequence[Sequence[Stage]]) -> list[StudyRow]:
     rows = []
     for stages in zip(*cascades, strict=True):
         values, part = np.array([stage.correlation for stage in stages]), stages[0].part
-        row = Row(
+        row = StudyRow(
             name=f"{net.name}, {part or 'none'} drawn anew",
             net=net.name,
             case=f"redrawn from {part} on" if part else "weights kept",
@@ -362,7 +371,7 @@ def _cascade_rows(net: Net, cascades: Sequence[Sequence[Stage]]) -> list[Row]:
     return rows
 
 
-def _of_nets(rows: Sequence[Row]) -> dict[str, tuple[list[Row], list[Row]]]:
+def _of_nets(rows: Sequence[StudyRow]) -> dict[str, tuple[list[StudyRow], list[StudyRow]]]:
     """Net -> the rows of its block, and those of its weights drawn anew."""
     return {
         net: (
@@ -373,7 +382,7 @@ def _of_nets(rows: Sequence[Row]) -> dict[str, tuple[list[Row], list[Row]]]:
     }
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     claims = []
     for net, ((whole, *lost), (kept, *_, drawn)) in _of_nets(rows).items():
         module, first = lost[0].module, lost[0]
@@ -409,7 +418,7 @@ def _in_errors(z: float) -> str:
     return f"{z:.1f}" if z < 1000 else "over 1000"
 
 
-def _picture(rows: Sequence[Row]) -> Picture:
+def _picture(rows: Sequence[StudyRow]) -> Picture:
     nets = _of_nets(rows)
     shares = sorted({row.share for row in rows if row.share is not None})
     closed = Curve(label="1/(1-s)²", x=shares, y=[1 / (1 - share) ** 2 for share in shares])
@@ -426,7 +435,7 @@ def _picture(rows: Sequence[Row]) -> Picture:
     )
     shown = tuple(
         tuple(
-            Shown(title=f"{net}, {part or 'as it was'}", values=values)
+            ChartMap(title=f"{net}, {part or 'as it was'}", values=values)
             for row in (drawn[0], drawn[1], drawn[-1])
             for part, values in row.maps.items()
         )
@@ -440,13 +449,13 @@ def _picture(rows: Sequence[Row]) -> Picture:
 
 
 COLUMNS = (
-    Column("case", "{case}", numeric=False),
-    Column("ratio", "{ratio:.3f}±{ratio_se:.3f}"),
-    Column("expected", "{expected:.3f}"),
-    Column("found", "{found}/{runs}"),
-    Column("ratio z", lambda row: "" if row.ratio_z is None else _in_errors(row.ratio_z), optional=True),
-    Column("infid. z", "{infidelity_z:.1f}", optional=True),
-    Column("rank", "{correlation:.3f}"),
-    Column("overlap", "{overlap:.3f}"),
-    Column("", lambda row: "-" if not row.claimed else "ok" if row.passed else "FAILED", numeric=False),
+    StudyColumn("case", "{case}", numeric=False),
+    StudyColumn("ratio", "{ratio:.3f}±{ratio_se:.3f}"),
+    StudyColumn("expected", "{expected:.3f}"),
+    StudyColumn("found", "{found}/{runs}"),
+    StudyColumn("ratio z", lambda row: "" if row.ratio_z is None else _in_errors(row.ratio_z), optional=True),
+    StudyColumn("infid. z", "{infidelity_z:.1f}", optional=True),
+    StudyColumn("rank", "{correlation:.3f}"),
+    StudyColumn("overlap", "{overlap:.3f}"),
+    StudyColumn("", lambda row: "-" if not row.claimed else "ok" if row.passed else "FAILED", numeric=False),
 )

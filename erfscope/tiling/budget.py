@@ -16,7 +16,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.maps.accumulator import MIN_GROUPS, error_bar
 from erfscope.maps.erf_map import FloatArray
 from erfscope.results.result import Result
-from erfscope.tiling.plan import TileAxis, TilePlan, with_tile
+from erfscope.tiling.plan import TileAxis, Tiling, with_tile
 from erfscope.tiling.run import run_tiled
 
 
@@ -43,7 +43,7 @@ class HaloBudget:
         """The error at seams that is expected of a halo, relative to the output's standard deviation."""
         return math.sqrt(float((self.seam[..., min(halo, self.seam.shape[-1] - 1)] ** 2).mean()))
 
-    def least(self, plan: TilePlan, tolerance: float) -> tuple[tuple[int, int], ...] | None:
+    def least(self, plan: Tiling, tolerance: float) -> tuple[tuple[int, int], ...] | None:
         """The shortest halos that cut off less than a share on each side, its standard error included; None where not
         even the exact ones do, since an operation that makes tiles impossible carries the ERF beyond them.
         """
@@ -53,7 +53,7 @@ class HaloBudget:
         cells = [[int(side.nonzero()[0].max(initial=-1)) + 1 for side in sides] for sides in above]
         return tuple(map(_within, plan.axes, cells))
 
-    def shortest(self, plan: TilePlan, tolerance: float) -> tuple[tuple[int, int], ...] | None:
+    def shortest(self, plan: Tiling, tolerance: float) -> tuple[tuple[int, int], ...] | None:
         """Those of :meth:`least` in steps of the alignment, in which crops begin and end, or the exact ones where these
         are shorter."""
         least = self.least(plan, tolerance)
@@ -65,7 +65,7 @@ class HaloBudget:
         )
         return tuple(map(_within, plan.axes, steps))
 
-    def longest_share(self, plan: TilePlan) -> float:
+    def longest_share(self, plan: Tiling) -> float:
         """The share that the exact halos cut off, on the side where it is largest."""
         halos = ((row, side, halo) for row, axis in enumerate(plan.axes) for side, halo in enumerate(axis.halo))
         return max(float(self.share[place]) for place in halos)
@@ -82,7 +82,7 @@ class Seam(NamedTuple):
     predicted: float | None
 
 
-def border_units(plan: TilePlan) -> list[tuple[int, ...]]:
+def border_units(plan: Tiling) -> list[tuple[int, ...]]:
     """Units in the middle of the image, one for each phase of the total stride: they stand for those at the borders of
     a tile.
     """
@@ -90,7 +90,7 @@ def border_units(plan: TilePlan) -> list[tuple[int, ...]]:
     return [tuple(_block(axis) + phase % axis.units_per_alignment for axis in plan.axes) for phase in phases]
 
 
-def halo_budget(results: Sequence[Result], plan: TilePlan) -> HaloBudget:
+def halo_budget(results: Sequence[Result], plan: Tiling) -> HaloBudget:
     """What shorter halos cut off.
 
     Args:
@@ -129,7 +129,7 @@ def halo_budget(results: Sequence[Result], plan: TilePlan) -> HaloBudget:
 
 
 def seams(
-    model: Callable[[Tensor], Any], x: Any, plan: TilePlan, halos: Sequence[int], *, budget: HaloBudget | None = None
+    model: Callable[[Tensor], Any], x: Any, plan: Tiling, halos: Sequence[int], *, budget: HaloBudget | None = None
 ) -> tuple[Seam, ...]:
     """Run an image whole and on tiles, and compare the outputs.
 
@@ -149,7 +149,7 @@ def seams(
     if len(plan.windows(space)) < 2:
         raise ErfscopeError(f"an image of {space} is one tile, without seams; give a larger image or a smaller tile")
 
-    def output(plan: TilePlan) -> FloatArray:
+    def output(plan: Tiling) -> FloatArray:
         tiled: FloatArray = torch.as_tensor(run_tiled(model, x, plan)).double().cpu().numpy()
         return tiled
 
@@ -166,7 +166,7 @@ def seams(
     return tuple(seams_of_halos)
 
 
-def _near_seams(plan: TilePlan, space: tuple[int, ...]) -> NDArray[np.bool_]:
+def _near_seams(plan: Tiling, space: tuple[int, ...]) -> NDArray[np.bool_]:
     """The units within one total stride of a border between two tiles."""
     near = np.zeros(plan.output_size(space), dtype=bool)
     for window in plan.windows(space):
@@ -197,7 +197,7 @@ def _start(axis: TileAxis, index: int) -> int:
     return math.floor(index // period * period * axis.stride) + axis.offset
 
 
-def _cut(values: FloatArray, plan: TilePlan, unit: tuple[int, ...]) -> FloatArray:
+def _cut(values: FloatArray, plan: Tiling, unit: tuple[int, ...]) -> FloatArray:
     """The share of a map beyond each halo, (axes, 2, halos), if the unit's tile began, or ended, as near as it can."""
     length = 1 + max(max(axis.halo) for axis in plan.axes)
     beyond = np.zeros((len(plan.axes), 2, length))

@@ -18,7 +18,7 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.names import OUTPUT
 from erfscope.geometry.unit import size_text
 from erfscope.model_errors import contain_exits, first_line
-from erfscope.tiling.plan import TilePlan
+from erfscope.tiling.plan import Tiling
 
 #: A function or a module of crops (B, C, *space), or the adapter of a module that is called in another way.
 Runnable = Callable[[Tensor], Any] | ModuleAdapter
@@ -32,7 +32,7 @@ class CropModel:
         plan: The plan.
     """
 
-    def __init__(self, model: Runnable, plan: TilePlan) -> None:
+    def __init__(self, model: Runnable, plan: Tiling) -> None:
         self.model, self.plan = model, plan
         self.module = model.module if isinstance(model, ModuleAdapter) else model
 

@@ -12,9 +12,9 @@ from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.unit import size_text
 from erfscope.stimuli.files import is_zarr, suffixes_like
 from erfscope.storage.writing import behind_link, refuse_input, refuse_inside, take_place, writing_to
-from erfscope.tiling.plan import TilePlan
 from erfscope.tiling.rasters import Raster, new_output, open_output, open_raster
 from erfscope.tiling.run import check_image, run_tiled
+from erfscope.tiling.tile_plan import TilePlan
 
 
 def run_file(

@@ -23,8 +23,9 @@ from erfscope.graph.places import describe
 from erfscope.graph.record import UNRECORDED
 from erfscope.graph.recording import Recording
 from erfscope.graph.rules.reading import FloatArray, IntArray
-from erfscope.tiling.plan import TileAxis, TilePlan, sides_of
+from erfscope.tiling.plan import TileAxis, sides_along
 from erfscope.tiling.reach import Kind, Obstacle, Reach, is_map, reach_of
+from erfscope.tiling.tile_plan import TilePlan
 
 #: What an operation does, and what can be done about it.
 _WORDS: dict[Kind, str] = {
@@ -83,7 +84,7 @@ def find_plan(
     name = layer or _output(loaded)
     axes, obstacles = reach_of(loaded.recording, name, wrt)
     own = tuple(axis.size for axis in axes)
-    wanted = own if image_size is None else sides_of(image_size, len(own))
+    wanted = own if image_size is None else sides_along(image_size, len(own))
     if not all(map(_is_periodic, axes)):
         return _impossible(loaded, layer or "", (*blockers, *_sentences(obstacles)))
     sides = tuple(map(_side, axes, wanted))
@@ -100,7 +101,7 @@ def find_plan(
     has_factor = all(obstacle.kind != "sized" for obstacle in obstacles)
     if not has_factor or not all(_is_periodic(axis) and _is_uniform(axis) for axis in axes):
         return _impossible(loaded, layer or "", blockers)
-    tiles = tuple(map(_tile_axis, axes, sides_of(tile, len(axes))))
+    tiles = tuple(map(_tile_axis, axes, sides_along(tile, len(axes))))
     plan = TilePlan(
         possible=not blockers,
         blockers=tuple(blockers),
@@ -144,7 +145,7 @@ def _of_the_pass(loaded: LoadedModel, layer: str | None) -> Iterator[str]:
     recording = loaded.recording
     if why := recording.needs_numbers(layer) if layer else recording.needed_numbers:
         yield f"its forward pass depends on the numbers of the image ({why}), which differ from tile to tile"
-    if loaded.draws_random_numbers:
+    if recording.draws_random_numbers:
         yield "its forward pass draws random numbers, which differ from tile to tile"
 
 

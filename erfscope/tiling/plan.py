@@ -8,14 +8,13 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from erfscope.errors import ErfscopeError
 from erfscope.geometry.axes import Axes
 from erfscope.geometry.input_size import Size, input_size
 from erfscope.geometry.names import IMAGE
 from erfscope.geometry.unit import size_text
-from erfscope.results.display import render
 
 Slices = tuple[slice, ...]
 
@@ -108,12 +107,8 @@ class TileAxis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TilePlan:
-    """How a model is run on tiles of an image, so that the output is that of the whole image.
-
-    Sizes are in cells of the input, one entry per axis. A plan holds for images whose sides leave the ``remainder``
-    when they are divided by the ``alignment``: models pad and round others differently.
-    """
+class Tiling:
+    """The numbers of a plan (:class:`erfscope.TilePlan`): halos, tiles and windows, in cells of the input."""
 
     #: Whether tiles give the output of the whole image.
     possible: bool
@@ -137,32 +132,6 @@ class TilePlan:
     def input_axes(self) -> Axes:
         """What the axes of the input are, and how far apart its cells lie."""
         return self.space or Axes.of_rank(len(self.axes) or 2)
-
-    def __repr__(self) -> str:
-        return f"<{render('tile_line', self)}>"
-
-    def __str__(self) -> str:
-        return str(render("tile_text", self))
-
-    def _repr_html_(self) -> str:
-        return str(render("tile_html", self))
-
-    def __rich__(self) -> Any:
-        return render("tile_view", self)
-
-    def figure(self, budget: Any = None, tolerance: float | None = None, seams: Any = ()) -> Any:
-        """Draw one tile as a matplotlib figure.
-
-        Args:
-            budget: From :func:`erfscope.halo_budget`: the ERF of the unit at the tile's corner and, beside the tile,
-                what shorter halos cut off.
-            tolerance: The share that is allowed.
-            seams: From :func:`erfscope.seams`: the error at seams, beside the one that the budget predicts.
-
-        Raises:
-            ErfscopeError: the plan has no halo.
-        """
-        return render("tile_figure", self, budget, tolerance, seams)
 
     @property
     def halo(self) -> tuple[tuple[int, int], ...]:
@@ -249,7 +218,7 @@ class TilePlan:
         return [Window(*zip(*parts, strict=True)) for parts in itertools.product(*along)]
 
     def _sides(self, image_size: Size) -> tuple[int, ...]:
-        sides = sides_of(image_size, len(self.axes))
+        sides = sides_along(image_size, len(self.axes))
         left = tuple(side % axis.alignment for side, axis in zip(sides, self.axes, strict=True))
         if left != self.remainder:
             found = size_text(sides)
@@ -261,7 +230,7 @@ class TilePlan:
         return sides
 
 
-def sides_of(size: Size, axes: int) -> tuple[int, ...]:
+def sides_along(size: Size, axes: int) -> tuple[int, ...]:
     """A size for each axis.
 
     Raises:
@@ -274,6 +243,8 @@ def sides_of(size: Size, axes: int) -> tuple[int, ...]:
     return tuple(sides)
 
 
+#: Tiles of another size make a plan of the same kind.
+AnyTiling = TypeVar("AnyTiling", bound=Tiling)
 #: Side of the largest tile of images of any size.
 LONGEST = 1 << 20
 
@@ -296,25 +267,25 @@ class TileCost:
     wasted: float
 
 
-def with_tile(plan: TilePlan, tile: Size) -> TilePlan:
+def with_tile(plan: AnyTiling, tile: Size) -> AnyTiling:
     """The plan with tiles of another size; their memory is scaled by the cells of the crops.
 
     Raises:
         ErfscopeError: a size with another number of axes.
     """
-    sides = sides_of(tile, len(plan.axes))
+    sides = sides_along(tile, len(plan.axes))
     other = replace(plan, axes=tuple(axis.with_tile(side) for axis, side in zip(plan.axes, sides, strict=True)))
     return replace(other, memory=_scaled(plan, math.prod(other.crop)))
 
 
-def tile_costs(plan: TilePlan, image_size: Size | None = None, memory: int | None = None) -> tuple[TileCost, ...]:
+def tile_costs(plan: Tiling, image_size: Size | None = None, memory: int | None = None) -> tuple[TileCost, ...]:
     """What the tiles that were asked for cost; and, of those that fit a memory in bytes, the largest, and the one that
     computes least for the whole image.
 
     Raises:
         ErfscopeError: the model treats images of this size differently.
     """
-    image = None if image_size is None else sides_of(image_size, len(plan.axes))
+    image = None if image_size is None else sides_along(image_size, len(plan.axes))
     asked = _cost(plan, "asked", image)
     if memory is None or plan.memory is None or (largest := _largest(plan, image, memory)) is None:
         return (asked,)
@@ -327,11 +298,11 @@ def tile_costs(plan: TilePlan, image_size: Size | None = None, memory: int | Non
     return (asked, of_largest, least)
 
 
-def _scaled(plan: TilePlan, cells: int) -> int | None:
+def _scaled(plan: Tiling, cells: int) -> int | None:
     return None if plan.memory is None else round(plan.memory * cells / math.prod(plan.crop))
 
 
-def _largest(plan: TilePlan, image: tuple[int, ...] | None, memory: int) -> TilePlan | None:
+def _largest(plan: Tiling, image: tuple[int, ...] | None, memory: int) -> Tiling | None:
     """The largest tile of equal sides that fits; None where the smallest does not."""
     least = max(plan.alignment)
     sides = range(least, max(image or (LONGEST,)) + least, least)
@@ -339,18 +310,18 @@ def _largest(plan: TilePlan, image: tuple[int, ...] | None, memory: int) -> Tile
     return _clipped(plan, sides[fit - 1], image) if fit else None
 
 
-def _even(plan: TilePlan, image: tuple[int, ...]) -> Iterator[TilePlan]:
+def _even(plan: Tiling, image: tuple[int, ...]) -> Iterator[Tiling]:
     """Plans whose tiles cut the image evenly."""
     most = max(image, default=0)
     for side in {math.ceil(most / number) for number in range(1, most // max(plan.alignment) + 1)}:
         yield _clipped(plan, side, image)
 
 
-def _clipped(plan: TilePlan, side: int, image: tuple[int, ...] | None) -> TilePlan:
+def _clipped(plan: Tiling, side: int, image: tuple[int, ...] | None) -> Tiling:
     return with_tile(plan, (side,) * len(plan.axes) if image is None else tuple(min(side, whole) for whole in image))
 
 
-def _cost(plan: TilePlan, name: str, image: tuple[int, ...] | None) -> TileCost:
+def _cost(plan: Tiling, name: str, image: tuple[int, ...] | None) -> TileCost:
     tiles, wasted, crop = None, plan.wasted, plan.crop
     if image is not None:
         # An image that is no larger than a crop is run in one piece.

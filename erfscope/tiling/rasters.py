@@ -19,7 +19,7 @@ from erfscope.stimuli.files import suffixes_like
 from erfscope.stimuli.stated import ome_pixels, placement_in_zarr
 from erfscope.stimuli.stored import TIFF, Ordered, Pages, ome_image, open_array
 from erfscope.storage.files import DAMAGED
-from erfscope.tiling.plan import TilePlan
+from erfscope.tiling.tile_plan import TilePlan
 
 #: GeoTIFF tags: pixel scale, tie points, transformation, and the three of keys.
 _SCALE, _TIES, _MATRIX, *_KEYS = 33550, 33922, 34264, 34735, 34736, 34737

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from erfscope.errors import ErfscopeError, unknown
-from erfscope.tiling.plan import TileAxis, TilePlan
+from erfscope.tiling.plan import TileAxis
+from erfscope.tiling.tile_plan import TilePlan
 
 
 class Cut(NamedTuple):

@@ -22,16 +22,16 @@ from erfscope.errors import ErfscopeError
 from erfscope.geometry.names import IMAGE
 from erfscope.model_errors import first_line
 from erfscope.progress import progress_lines
-from erfscope.storage.writing import write_bytes
+from erfscope.show import write
 from erfscope.tiling.calls import CropModel, Runnable
-from erfscope.tiling.plan import TilePlan, Window
+from erfscope.tiling.plan import Tiling, Window
 
 Job = tuple[int, Window]
 #: Of the largest value of a tile: what other machines, threads and kernels may round otherwise.
 ROUNDING = 1e-2
 
 
-def _plan_of_one_input(plan: TilePlan) -> dict[str, Any]:
+def _plan_of_one_input(plan: Tiling) -> dict[str, Any]:
     """What a run is of, as it was written before models of several inputs had plans."""
     later = ("wrt", "space")
     return {name: value for name, value in asdict(replace(plan, memory=None)).items() if name not in later}
@@ -51,7 +51,7 @@ class TileCount:
         jobs: Every tile, in order, with the number of its image.
     """
 
-    def __init__(self, file: str | Path | None, model: Any, x: Any, plan: TilePlan, jobs: list[Job]) -> None:
+    def __init__(self, file: str | Path | None, model: Any, x: Any, plan: Tiling, jobs: list[Job]) -> None:
         self.file = None if file is None else Path(file)
         self.plan, self.jobs = plan, jobs
         self.lead = len(x.shape) - 1 - len(plan.axes)
@@ -101,7 +101,7 @@ class TileCount:
             if hasattr(out, "flush"):
                 out.flush()
             noted = {"run": self.run, "output": _layout(out), "done": done, "last": self._tile(out, done)}
-            write_bytes(self.file, json.dumps(noted).encode(), force=True)
+            write(self.file, json.dumps(noted), force=True)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -210,7 +210,7 @@ Progress = Callable[[int, int], None]
 def run_tiled(
     model: Runnable,
     x: Any,
-    plan: TilePlan,
+    plan: Tiling,
     *,
     batch_size: int = 1,
     out: Any = None,

@@ -8,16 +8,25 @@ from typing import Any
 import numpy as np
 
 from erfscope.geometry.names import IMAGE
-from erfscope.printable import brief
 from erfscope.results.json_values import fields
+from erfscope.show import (
+    DASH,
+    Column,
+    Note,
+    Table,
+    Value,
+    brief,
+    halo_text,
+    images_text,
+    over_text,
+    random_weights,
+    rows_of,
+    sides_text,
+    square_text,
+    weights_condition,
+)
 from erfscope.tiling.budget import HaloBudget
-from erfscope.tiling.plan import TileCost, TilePlan
-from erfscope.view import words
-from erfscope.view.extras import halo_text
-from erfscope.view.table import DASH, Column, Note, Table, Value, rows_of
-from erfscope.view.terminal.report import as_html, as_plain_text
-from erfscope.view.terminal.table import draw_parts
-from erfscope.view.words import sides_of, square_text
+from erfscope.tiling.plan import TileCost, Tiling
 
 #: What the names of tiles mean.
 NAMES = {
@@ -27,30 +36,15 @@ NAMES = {
 }
 
 
-def tile_headline(plan: TilePlan) -> str:
+def tile_headline(plan: Tiling) -> str:
     """The answer in one line: how large the overlap must be, or that no tiles are possible."""
     if not plan.possible:
         return f"{plan.model} cannot be run on tiles: they would differ from the whole {plan.input_axes.noun}"
     return _answer(plan)
 
 
-def tile_view(plan: TilePlan, *given: Any, **options: Any) -> Any:
-    """The parts of :func:`tile_parts` in a terminal."""
-    return draw_parts(tile_parts(plan, *given, **options))
-
-
-def tile_text(plan: TilePlan) -> str:
-    """The plan as in a terminal, without colours."""
-    return as_plain_text(tile_view(plan))
-
-
-def tile_html(plan: TilePlan) -> str:
-    """The plan for a notebook."""
-    return as_html(tile_text(plan))
-
-
 def tile_parts(
-    plan: TilePlan,
+    plan: Tiling,
     costs: Sequence[TileCost] = (),
     image_size: str | None = None,
     *,
@@ -84,7 +78,7 @@ def tile_parts(
         yield Note(text=text, style="dim")
 
 
-def budget_headline(plan: TilePlan, budget: HaloBudget, tolerance: float) -> str:
+def budget_headline(plan: Tiling, budget: HaloBudget, tolerance: float) -> str:
     """The shortest halo that cuts off less than a share, and how it was rounded; or that none does."""
     least, short, cells = budget.least(plan, tolerance), budget.shortest(plan, tolerance), plan.input_axes
     if least is None or short is None:
@@ -101,20 +95,20 @@ def weights_note(budget: HaloBudget) -> Note:
     """The weights and the images with which a budget was measured; a warning where they are not trained."""
     if (result := budget.measured) is None:
         return Note(text="measured with weights that are not known")
-    untrained = words.random_weights(result)
-    text = f"measured over {words.images_text(result)}; {untrained or words.weights_condition(result).alone}"
+    untrained = random_weights(result)
+    text = f"measured over {images_text(result)}; {untrained or weights_condition(result).alone}"
     return Note(text=text, style="bold yellow" if untrained else "")
 
 
-def errors_note(plan: TilePlan, budget: HaloBudget) -> str:
+def errors_note(plan: Tiling, budget: HaloBudget) -> str:
     """What the errors of a budget's shares are over; "" where there are none."""
     if np.isnan(budget.se).all():
         return ""
     over, result = f"{plan.input_axes.noun}s", budget.measured
-    return f"± standard error over {over if result is None else words.over_text([result], result.se_over)}"
+    return f"± standard error over {over if result is None else over_text([result], result.se_over)}"
 
 
-def _in_units(plan: TilePlan) -> str:
+def _in_units(plan: Tiling) -> str:
     """The halo and the alignment in the units of the input's axes; "" where these are its cells."""
     if plan.space is None or not plan.axes or set(plan.space.spacing) == {1.0}:
         return ""
@@ -130,7 +124,7 @@ def _in_units(plan: TilePlan) -> str:
     return f"{lengths(before)} before, {lengths(after)} after, multiples of {multiples}"
 
 
-def _sizes(plan: TilePlan) -> str:
+def _sizes(plan: Tiling) -> str:
     """The inputs that a plan holds for."""
     inputs = f"{plan.input_axes.noun}s"
     left, alignment = square_text(plan.remainder), square_text(plan.alignment)
@@ -144,7 +138,7 @@ def _sizes(plan: TilePlan) -> str:
 
 
 def _meanings(
-    plan: TilePlan, costs: Sequence[TileCost], image_size: str | None, budget: HaloBudget | None
+    plan: Tiling, costs: Sequence[TileCost], image_size: str | None, budget: HaloBudget | None
 ) -> Iterator[str]:
     name = plan.model + (f" · {plan.layer}" if plan.layer else "") + (f" · {plan.wrt}" if plan.wrt != IMAGE else "")
     if not plan.axes:
@@ -154,12 +148,12 @@ def _meanings(
     cut, alignment = plan.input_axes, square_text(plan.alignment)
     only = "" if alignment == "1" else f", not only at multiples of {alignment}"
     yield f"halo: of all paths, for any weights; any phase: the halo needed if tiles may begin anywhere{only}"
-    steps = "" if alignment == "1" else f", in whole steps of {sides_of(cut, plan.alignment, square=True)}"
-    tile, cell = sides_of(cut, plan.tile, square=True), cut.one_cell
+    steps = "" if alignment == "1" else f", in whole steps of {sides_text(cut, plan.alignment, square=True)}"
+    tile, cell = sides_text(cut, plan.tile, square=True), cut.one_cell
     yield f"crop: what is run for a tile of {tile} (--tile N for another), with its halo{steps}"
     yield f"scale: units of the output for each {cell} of the input; offset: the {cell} at which the output begins"
     if costs:
-        default = sides_of(cut, (256,) * len(plan.axes), square=True)
+        default = sides_text(cut, (256,) * len(plan.axes), square=True)
         yield from (
             NAMES[name].format(default=default, noun=cut.noun) for each in costs for name in each.names if name in NAMES
         )
@@ -183,7 +177,7 @@ def memory_text(memory: int | None) -> str:
     return f"{memory / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
 
 
-def _answer(plan: TilePlan) -> str:
+def _answer(plan: Tiling) -> str:
     of = "" if plan.wrt == IMAGE else f"{plan.wrt}: "
     return (
         f"{of}halo {halo_text(plan.halo, plan.input_axes)}, tiles begin at multiples of {square_text(plan.alignment)}"
@@ -196,7 +190,7 @@ def _table(names: Sequence[str], lines: Iterable[Sequence[Value]]) -> Table:
     return Table(columns=columns, rows=rows_of(lines))
 
 
-def axes_table(plan: TilePlan) -> Table:
+def axes_table(plan: Tiling) -> Table:
     """The plan along each axis."""
     names = ("axis", "halo\nbefore", "halo\nafter", "any\nphase", "align-\nment", "scale", "offset", "crop")
     lines = []
@@ -206,7 +200,7 @@ def axes_table(plan: TilePlan) -> Table:
     return _table(names, lines)
 
 
-def costs_table(plan: TilePlan, costs: Sequence[TileCost], image_size: str | None) -> Table:
+def costs_table(plan: Tiling, costs: Sequence[TileCost], image_size: str | None) -> Table:
     """The tiles that can be taken and what each costs; how many an image needs, where its size is given."""
     # Of a clip the first number is in frames, as in the table of the axes.
     unit = "" if plan.input_axes.has_frames else f", {plan.input_axes.cell}"
@@ -219,7 +213,7 @@ def costs_table(plan: TilePlan, costs: Sequence[TileCost], image_size: str | Non
     return _table(names if image_size is None else [*names, f"tiles of\n{image_size}"], lines)
 
 
-def budget_table(plan: TilePlan, budget: HaloBudget) -> Table:
+def budget_table(plan: Tiling, budget: HaloBudget) -> Table:
     """What halos in steps of the alignment cut off."""
     lines = []
     step, length = max(plan.alignment), budget.share.shape[-1]
@@ -233,7 +227,7 @@ def budget_table(plan: TilePlan, budget: HaloBudget) -> Table:
 
 
 def plan_json(
-    plan: TilePlan, costs: Sequence[TileCost], *, budget: HaloBudget | None, tolerance: float | None
+    plan: Tiling, costs: Sequence[TileCost], *, budget: HaloBudget | None, tolerance: float | None
 ) -> dict[str, Any]:
     """The plan as JSON values; sizes are in input cells, one entry per axis."""
     names = ("halo", "halo_any_phase", "alignment", "remainder", "scale", "offset", "lost", "tile", "step", "crop")

@@ -17,7 +17,7 @@ from erfscope.view.table import MISSING, Cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class SizeCells:
     """One measure of one result, also as a share of the input and of the TRF."""
 
     name: str
@@ -71,7 +71,7 @@ def unit_of(name: str, result: Result) -> str:
     return unit_sign(result.axes.unit_of(measure.unit, measure.axis)) + flat
 
 
-def size_of(result: Result, name: str, index: int) -> Size:
+def size_of(result: Result, name: str, index: int) -> SizeCells:
     """One measure of a result, also as a share of the input and of the TRF.
 
     Args:
@@ -82,7 +82,7 @@ def size_of(result: Result, name: str, index: int) -> Size:
     measure, pointer = result.measures[name], f"/results/{index}/measures/{name}"
     pixel, power = image_cell(result), {"px": 1, "px2": 2}.get(MEASURES[name].unit if name in MEASURES else "", 0)
     has_pixels = pixel is not None and power and isinstance(measure.value, float)
-    return Size(
+    return SizeCells(
         name=name,
         gloss=words.gloss(name, result),
         unit=unit_of(name, result),

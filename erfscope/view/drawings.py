@@ -12,12 +12,12 @@ from erfscope.maps.erf_map import FloatArray
 from erfscope.measures.radial_curve import RadialProfile, radial_profile
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
-from erfscope.view.report_view import Row
+from erfscope.view.report_view import ReportRow
 from erfscope.view.table import Cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class MapImage:
     """One image of a map, on one scale and one range of colours."""
 
     uri: str
@@ -30,7 +30,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ring:
+class DrawnRing:
     """A radius around the unit, in widths of a cell."""
 
     name: str
@@ -52,10 +52,10 @@ class Drawing:
     sharp: bool
     #: A map of one row, drawn as a strip with lines in place of rings.
     strip: bool
-    images: tuple[Shown, ...]
+    images: tuple[MapImage, ...]
     #: The first input image under the map.
-    overlaid: tuple[Shown, ...]
-    rings: tuple[Ring, ...]
+    overlaid: tuple[MapImage, ...]
+    rings: tuple[DrawnRing, ...]
     #: x, y, width and height of the TRF; None if it is unknown or everything.
     field: tuple[float, float, float, float] | None
     #: Whether an edge of the field can be seen.
@@ -105,6 +105,8 @@ class Drawings:
     spaces: tuple[str | None, ...]
     #: Address of the panel of all volumes, or of all sequences; None of other results, of one, and of many.
     together: str | None
+    #: Address of the figure of sizes by layer; None where results do not fit it.
+    depth: str | None
     #: Addresses of the colours themselves, of signed maps and of others, where there are any.
     ramps: Mapping[bool, str]
     #: The scales that a page offers, and the one that it opens with.
@@ -139,7 +141,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class RangeMark:
     """A number with its error bar, in per cent of the axis."""
 
     name: str
@@ -155,7 +157,7 @@ class Range:
 
     index: int
     label: str
-    marks: tuple[Mark, ...]
+    marks: tuple[RangeMark, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +183,7 @@ class Profile:
     marks: tuple[tuple[str, float, float], ...]
 
 
-def ranges(rows: Sequence[Row]) -> Ranges | None:
+def ranges(rows: Sequence[ReportRow]) -> Ranges | None:
     """The comparison of sizes; None where fewer than two results have one."""
     found = {row: list(_radii(row)) for row in rows if words.radii(row.result)}
     if len(found) < 2:
@@ -189,9 +191,9 @@ def ranges(rows: Sequence[Row]) -> Ranges | None:
     ticks = round_ticks(max(value + se for entries in found.values() for _, value, se, _ in entries))
     end = ticks[-1]
 
-    def mark(name: str, value: float, se: float, cell: Cell) -> Mark:
+    def mark(name: str, value: float, se: float, cell: Cell) -> RangeMark:
         at, low, high = (100 * place / end for place in (value, max(value - se, 0.0), value + se))
-        return Mark(name=name, at=at, low=low, high=high, cell=cell)
+        return RangeMark(name=name, at=at, low=low, high=high, cell=cell)
 
     axes = {row.result.input_axes for row in found}
     units = " or ".join(sorted({f"image {each.unit}" if each.noun == "image" else each.unit for each in axes}))
@@ -205,7 +207,7 @@ def ranges(rows: Sequence[Row]) -> Ranges | None:
     )
 
 
-def _radii(row: Row) -> Iterator[tuple[str, float, float, Cell]]:
+def _radii(row: ReportRow) -> Iterator[tuple[str, float, float, Cell]]:
     """(name, radius, error, cell) in lengths on the input; of an inner map the JSON has no error in these."""
     pixel, sizes = image_cell(row.result) or 1.0, {size.name: size for size in row.sizes}
     for name, radius in words.radii(row.result).items():
@@ -213,7 +215,7 @@ def _radii(row: Row) -> Iterator[tuple[str, float, float, Cell]]:
         yield name, pixel * float(radius), pixel * (radius.se or 0.0), cell
 
 
-def profiles(rows: Sequence[Row]) -> list[tuple[Profile, str] | None]:
+def profiles(rows: Sequence[ReportRow]) -> list[tuple[Profile, str] | None]:
     """The profile of every result, and the name of the one that it is drawn beside, or ""; None where there is no
     map."""
     curves = [profile_of(row.result) for row in rows]

@@ -20,7 +20,7 @@ from erfscope.results.result import Halo, InputRecord, Result, SamplingPoints
 from erfscope.results.timing import Timing
 from erfscope.view.cells import measure_cell, plain_cell
 from erfscope.view.table import Cell
-from erfscope.view.words import lengths_text, sides_of, square_text
+from erfscope.view.words import lengths_text, sides_text, square_text
 
 
 def trust_text(result: Result) -> str:
@@ -91,7 +91,7 @@ def _linear(trust: Trust, wrt: str) -> Iterator[str]:
 def halo_text(halo: Sequence[tuple[int, int]], axes: Axes | None = None) -> str:
     """What tiles need beyond their own, before and after them, along each axis of the input."""
     axes = axes or Axes.of_rank(len(halo))
-    before, after = (sides_of(axes, sides, square=True) for sides in zip(*halo, strict=True))
+    before, after = (sides_text(axes, sides, square=True) for sides in zip(*halo, strict=True))
     return f"{before} before, {after} after"
 
 

@@ -17,7 +17,7 @@ NO_ROOM = "no room for: {}; a wider terminal shows them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class TableFit:
     """How a table fits into a width: columns go before anything in them is cut."""
 
     table: Table
@@ -32,7 +32,7 @@ class Fit:
         return NO_ROOM.format(", ".join(" ".join(name.split()) for name in self.hidden)) if self.hidden else ""
 
 
-def fit(table: Table, width: int) -> Fit:
+def fit(table: Table, width: int) -> TableFit:
     """The table with as many columns as fit into a width, each as wide as its text, or as its longest word where it may
     fold; the first column stays."""
     needs = [_needed(table, place) for place in range(len(table.columns))]
@@ -48,7 +48,7 @@ def fit(table: Table, width: int) -> Fit:
     rows = tuple(replace(row, cells=tuple(row.cells[n] for n in kept if n < len(row.cells))) for row in table.rows)
     hidden = tuple(column.name for n, column in enumerate(table.columns) if n not in kept)
     found = replace(table, columns=tuple(table.columns[n] for n in kept), rows=rows)
-    return Fit(table=found, widths=tuple(widths[n] for n in kept), hidden=hidden)
+    return TableFit(table=found, widths=tuple(widths[n] for n in kept), hidden=hidden)
 
 
 def _needed(table: Table, place: int) -> tuple[int, int]:
@@ -82,7 +82,7 @@ def aligned(table: Table, width: int = sys.maxsize) -> list[list[str]]:
     return [*(_side_by_side(row, found) for row in rows), [found.note] if found.note else []]
 
 
-def _side_by_side(row: Sequence[str], found: Fit) -> list[str]:
+def _side_by_side(row: Sequence[str], found: TableFit) -> list[str]:
     """The lines of a row whose cells are folded."""
     cells = [folded(*each) for each in zip(found.table.columns, row, found.widths, strict=True)]
     count = max(map(len, cells))

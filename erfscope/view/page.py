@@ -18,10 +18,10 @@ from erfscope.geometry.names import is_input
 from erfscope.measures import MEASURES
 from erfscope.printable import name_pieces, plus, printable
 from erfscope.results.json_values import plain
-from erfscope.view import depth as by_depth
 from erfscope.view import drawings as charts
 from erfscope.view import error_bars, sentences, words
 from erfscope.view.cells import identity, provenance, share_text
+from erfscope.view.depth import depth_sections
 from erfscope.view.drawings import Drawing, Drawings
 from erfscope.view.report_view import ReportView
 
@@ -50,7 +50,7 @@ def html(view: ReportView, drawings: Drawings, *, in_folder: bool = False) -> st
         in_folder=in_folder,
         ranges=charts.ranges(view.rows),
         profiles=charts.profiles(view.rows),
-        depths=by_depth.depth_sections(view),
+        depths=depth_sections(results) if drawings.depth else [],
         side_by_side=sum(drawn is not None for drawn in drawings.maps) > 1,
         conventions=[CONVENTIONS[name] for name in dict.fromkeys(r.convention for r in results) if name in CONVENTIONS],
         definitions=[name for name in MEASURES if name in used],
@@ -128,7 +128,6 @@ def _environment() -> Environment:
         "share_text": share_text,
         "plus": plus,
         "drawing": charts,
-        "by_depth": by_depth,
     }
     environment.filters |= {"formula": formula, "with_formulas": with_formulas, "breakable": breakable, "coded": coded}
     return environment

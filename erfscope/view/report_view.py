@@ -16,7 +16,7 @@ from erfscope.results.comparability import Differences, partners
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import words
-from erfscope.view.cells import Size, measure_cell, number_cell, plain_cell, size_of, unit_of
+from erfscope.view.cells import SizeCells, measure_cell, number_cell, plain_cell, size_of, unit_of
 from erfscope.view.error_bars import errors_note
 from erfscope.view.extras import Extra, extras, halo_cell
 from erfscope.view.table import MISSING, Cell, Column
@@ -42,7 +42,7 @@ class ReportNote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Row:
+class ReportRow:
     """One result."""
 
     index: int
@@ -58,7 +58,7 @@ class Row:
     minus: str
     #: Whether that row is the model without the inserted block.
     has_host: bool
-    sizes: tuple[Size, ...]
+    sizes: tuple[SizeCells, ...]
     extras: tuple[Extra, ...]
 
     @property
@@ -73,9 +73,9 @@ class ReportView:
 
     report: Report
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ReportRow, ...]
     #: The conditions that all usable rows share, by name.
-    shared: Mapping[str, words.Condition]
+    shared: Mapping[str, words.ConditionText]
     #: Findings and failures, each once for a model; notices only where there is one row.
     notes: tuple[ReportNote, ...]
 
@@ -189,7 +189,7 @@ def chosen_measures(results: Sequence[Result]) -> list[str]:
     return (present if len(present) <= FEW else compared) or list(SHOWN)
 
 
-def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> Iterator[Row]:
+def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> Iterator[ReportRow]:
     results, names, apart = report.results, words.names(report.results), words.distinctions(report.results)
     differences = report.differences([name for name in measures if name in compared])
     # In a column with several units each cell has its own.
@@ -204,7 +204,7 @@ def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> I
             cells[name] = _measure(result, name, index, differences[index], mixed=name in mixed)
         has_host = partner is not None and result.host == results[partner].id
         minus = "" if partner is None else "host" if has_host else "first" if partner == 0 else names[partner]
-        yield Row(
+        yield ReportRow(
             index=index,
             result=result,
             name=names[index],
@@ -250,7 +250,7 @@ def _structure(result: Result, index: int) -> Iterator[tuple[str, Cell]]:
         yield "GMACs", plain_cell(cost.gmacs, f"{where}/gmacs")
 
 
-def _columns(rows: Sequence[Row], measures: Sequence[str]) -> Iterator[Column]:
+def _columns(rows: Sequence[ReportRow], measures: Sequence[str]) -> Iterator[Column]:
     results = [row.result for row in rows]
     cells = [row.cells for row in rows if row.result.ok] or [row.cells for row in rows]
     lengths = {r.axes.cells for r in results if r.trf is not None} or {r.axes.cells for r in results}

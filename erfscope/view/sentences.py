@@ -22,7 +22,7 @@ from erfscope.results.result import Result
 from erfscope.view.cells import measure_cell
 from erfscope.view.error_bars import errors_over
 from erfscope.view.extras import trust_sentence
-from erfscope.view.report_view import ReportView, Row
+from erfscope.view.report_view import ReportRow, ReportView
 from erfscope.view.words import (
     IN_PLANE,
     IN_PLANE_MEANS,
@@ -63,13 +63,13 @@ def summary(view: ReportView) -> str:
     return f"{title(view)}: effective receptive fields measured with erfscope, {' · '.join(view.texts())}"
 
 
-def extremes(view: ReportView) -> list[Row]:
+def extremes(view: ReportView) -> list[ReportRow]:
     """The result with the smallest r50 and that with the largest, one where there is only one."""
     ranked = _ranked(view)
     return list(dict.fromkeys((ranked[0], ranked[-1]))) if ranked else []
 
 
-def _ranked(view: ReportView) -> list[Row]:
+def _ranked(view: ReportView) -> list[ReportRow]:
     """Results on the image, or on one inner map where there are no others, by r50."""
     rows = [row for row in view.rows if row.result.ok and "r50" in row.result.measures]
     references = list(dict.fromkeys(row.result.wrt for row in rows))

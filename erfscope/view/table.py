@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from erfscope.errors import unknown
 from erfscope.printable import one_line, plus, printable
-from erfscope.results.json_values import plain as as_json
+from erfscope.results.json_values import plain
 
 DASH = "–"
 
@@ -51,7 +51,7 @@ class Cell:
     @property
     def full(self) -> str:
         """The number as JSON has it."""
-        value = as_json(self.value + 0.0 if isinstance(self.value, float) else self.value)
+        value = plain(self.value + 0.0 if isinstance(self.value, float) else self.value)
         return "" if value is None else value if isinstance(value, str) else repr(value)
 
     @property
@@ -147,7 +147,7 @@ def rows_of(lines: Iterable[Sequence[Value]]) -> tuple[TableRow, ...]:
     return tuple(TableRow(cells=tuple(line)) for line in lines)
 
 
-def write(table: Table, format: str) -> str:
+def format_table(table: Table, format: str) -> str:
     """A table as text.
 
     Args:
@@ -162,7 +162,7 @@ def write(table: Table, format: str) -> str:
     return WRITERS[format](table)
 
 
-def plain(table: Table) -> str:
+def tab_separated(table: Table) -> str:
     """Texts with tabs between them."""
     lines = [[column.name for column in table.columns], *(map(str, row.cells) for row in table.rows)]
     return "".join("\t".join(line) + "\n" for line in lines)
@@ -366,4 +366,4 @@ def _times(text: str) -> str:
     return re.sub(r"(?<=\d)x(?=\d)|(?<=frames )x(?= )", "×", text)
 
 
-WRITERS = {"csv": comma_separated, "markdown": markdown, "latex": latex, "plain": plain}
+WRITERS = {"csv": comma_separated, "markdown": markdown, "latex": latex, "plain": tab_separated}

@@ -18,7 +18,7 @@ from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view import words
 from erfscope.view.extras import halo_cell
-from erfscope.view.report_view import ReportNote, ReportView, Row, chosen_measures, report_view
+from erfscope.view.report_view import ReportNote, ReportRow, ReportView, chosen_measures, report_view
 from erfscope.view.table import (
     MISSING,
     WRITERS,
@@ -30,8 +30,8 @@ from erfscope.view.table import (
     Value,
     caption_line,
     escaped,
+    format_table,
     rows_of,
-    write,
 )
 
 #: Columns that say under which conditions a row's numbers hold.
@@ -92,17 +92,17 @@ def text_table(report: Report, measures: Sequence[str] | None, *, compared: Sequ
             raise unknown("measure", name, MEASURES, limit=40)
     if format == "csv":
         view, others = report_view(report, chosen, compared=compared), compared if len(report) > 1 else ()
-        return write(full_table(view, chosen, others), format)
+        return format_table(full_table(view, chosen, others), format)
     shares = [name for name in chosen if name == INPUT_SHARE]
     if format == "latex" and measures is None and chosen == [*shares, *SHOWN]:
-        return write(paper_table(_in_one_column(report_view(report, [*shares, *PAPER]))), format)
+        return format_table(paper_table(_in_one_column(report_view(report, [*shares, *PAPER]))), format)
     view = report_view(report, chosen)
     view = report_view(report, measures)
-    return write(plain_table(view) if format == "plain" else paper_table(view), format)
+    return format_table(plain_table(view) if format == "plain" else paper_table(view), format)
 
 
-def dataframe(table: str, index: str | None = None) -> Any:
-    """A table in CSV as a pandas data frame, with a column as its index; conditions stay text, whatever they look like.
+def dataframe(table: str) -> Any:
+    """A table in CSV as a pandas data frame; conditions stay text, whatever they look like.
 
     Raises:
         ErfscopeError: pandas is not installed.
@@ -120,7 +120,7 @@ def dataframe(table: str, index: str | None = None) -> Any:
     texts = pandas.read_csv(io.StringIO(table), dtype=str, keep_default_na=False)
     for name in frame.select_dtypes("float"):
         frame[name] = [float(text or "nan") for text in texts[name]]
-    return frame if index is None else frame.set_index(index)
+    return frame
 
 
 # --- Plain text and CSV ---------------------------------------------------------------------------
@@ -146,11 +146,11 @@ def _named(*names: str) -> tuple[Column, ...]:
     return tuple(Column(name=name) for name in names)
 
 
-def _conditions(row: Row) -> list[str]:
+def _conditions(row: ReportRow) -> list[str]:
     return [row.result.label, *(row.cells[name].sort for name in CONDITIONS[1:-1]), row.result.status]
 
 
-def _values(row: Row, measures: Sequence[str], compared: Sequence[str]) -> list[Value]:
+def _values(row: ReportRow, measures: Sequence[str], compared: Sequence[str]) -> list[Value]:
     result = row.result
     values: list[Value] = [*_conditions(row), result.wrt, result.insert, result.alpha, *_structure(result)]
     values += [str(result.is_in_plane).lower(), result.axes.unit] if result.measures else [None, None]
@@ -255,7 +255,7 @@ def _has_column(view: ReportView, column: Column) -> bool:
     return column.differs and column.name not in LEFT_OUT
 
 
-def _cell(row: Row, column: Column) -> Cell:
+def _cell(row: ReportRow, column: Column) -> Cell:
     if column.kind == "measure" and not row.result.ok:
         return MISSING
     return row.cells.get(column.name, MISSING)

@@ -58,7 +58,7 @@ PLACES = {TIME: "frame", DEPTH: "plane", ROW: "row", COL: "column"}
 # --- Conditions -----------------------------------------------------------------------------------
 
 
-class Condition(NamedTuple):
+class ConditionText(NamedTuple):
     """One condition of a measurement."""
 
     #: As the cell of a table has it, below its name; "" where the result has none of that name.
@@ -67,31 +67,31 @@ class Condition(NamedTuple):
     alone: str
 
 
-def conditions(result: Result) -> dict[str, Condition]:
+def conditions(result: Result) -> dict[str, ConditionText]:
     """The conditions under which a result holds, by name."""
     size, images = size_text(result.input.size), images_text(result)
     layer = result.layer if is_input(result.wrt) else f"{result.layer} wrt {result.wrt}"
     is_one_input = is_input(result.wrt) and result.wrt != IMAGE
     return {
         "weights": weights_condition(result),
-        **({"reference": Condition(result.wrt, f"wrt {result.wrt}")} if is_one_input else {}),
-        "input": Condition(size, f"input {sides_of(result.input_axes, result.input.size)}"),
+        **({"reference": ConditionText(result.wrt, f"wrt {result.wrt}")} if is_one_input else {}),
+        "input": ConditionText(size, f"input {sides_text(result.input_axes, result.input.size)}"),
         **_named("layer", layer),
-        "unit": Condition(index_text(result), unit_text(result)),
+        "unit": ConditionText(index_text(result), unit_text(result)),
         **_named("convention", convention_text(result)),
         **_named("method", "" if result.method == "gradient" else result.method),
         **option_values(result),
         **_named("sizes", IN_PLANE if result.is_in_plane and result.measures else ""),
-        "images": Condition(images, images),
+        "images": ConditionText(images, images),
         **_named("seed", str(result.seed)),
     }
 
 
-def _named(name: str, text: str) -> dict[str, Condition]:
-    return {name: Condition(text, f"{name} {text}")}
+def _named(name: str, text: str) -> dict[str, ConditionText]:
+    return {name: ConditionText(text, f"{name} {text}")}
 
 
-def shared(results: Sequence[Result]) -> dict[str, Condition]:
+def shared(results: Sequence[Result]) -> dict[str, ConditionText]:
     """The conditions that all usable results share, by name; of all where none can be used."""
     first, *others = [conditions(result) for result in usable(results)]
     return {name: each for name, each in first.items() if each.text and all(row.get(name) == each for row in others)}
@@ -112,14 +112,16 @@ def names(results: Sequence[Result]) -> list[str]:
 
 def distinctions(results: Sequence[Result]) -> list[dict[str, str]]:
     """The conditions, by name, in which each result differs from others of its label."""
-    alike: dict[str, list[dict[str, Condition]]] = {}
+    alike: dict[str, list[dict[str, ConditionText]]] = {}
     rows = [conditions(result) for result in results]
     for result, row in zip(results, rows, strict=True):
         alike.setdefault(result.label, []).append(row)
     return [dict(_distinguishing(row, alike[result.label])) for result, row in zip(results, rows, strict=True)]
 
 
-def _distinguishing(row: dict[str, Condition], alike: Sequence[dict[str, Condition]]) -> Iterator[tuple[str, str]]:
+def _distinguishing(
+    row: dict[str, ConditionText], alike: Sequence[dict[str, ConditionText]]
+) -> Iterator[tuple[str, str]]:
     same_layer = [other for other in alike if other["layer"] == row["layer"]]
     if len(same_layer) < len(alike):
         yield "layer", row["layer"].text
@@ -131,7 +133,7 @@ def _distinguishing(row: dict[str, Condition], alike: Sequence[dict[str, Conditi
             yield name, condition.alone
 
 
-def weights_condition(result: Result) -> Condition:
+def weights_condition(result: Result) -> ConditionText:
     """The source of the weights; of a checkpoint with its file's name, in its folder, and whether they are averaged."""
     weights = result.weights
     found = weights_words(weights.source, fallback=weights.fallback)
@@ -141,21 +143,21 @@ def weights_condition(result: Result) -> Condition:
     # As :mod:`erfscope.adapters.weights.checkpoint` writes it; the whole path is private.
     path, averaged = re.split(r"(?=, entry |, keys |$)", weights.origin, maxsplit=1)
     name = "/".join(Path(path).parts[-2:]) + (" (EMA)" if averaged else "")
-    return Condition(f"{found.text} {name}", f"{found.alone} {name}")
+    return ConditionText(f"{found.text} {name}", f"{found.alone} {name}")
 
 
 #: Sources of weights that are no word before "weights": in a cell of a table, and alone.
 AS_MADE = {
-    "factory": Condition("as made, no checkpoint", "weights as the factory made them; no checkpoint was given"),
-    "given": Condition("as provided", "weights as provided"),
-    "exported": Condition("as exported", "weights as exported"),
+    "factory": ConditionText("as made, no checkpoint", "weights as the factory made them; no checkpoint was given"),
+    "given": ConditionText("as provided", "weights as provided"),
+    "exported": ConditionText("as exported", "weights as exported"),
 }
 
 
-def weights_words(source: str, *, fallback: bool = False) -> Condition:
+def weights_words(source: str, *, fallback: bool = False) -> ConditionText:
     """How weights of a source, see :class:`erfscope.model_facts.Weights`, are called in every output."""
     why = " (fallback)" if fallback else ""
-    return AS_MADE.get(source) or Condition(f"{source}{why}", f"{source} weights{why}")
+    return AS_MADE.get(source) or ConditionText(f"{source}{why}", f"{source} weights{why}")
 
 
 def convention_text(result: Result) -> str:
@@ -187,9 +189,9 @@ def unit_text(result: Result) -> str:
     return index_text(result) if result.unit is None or result.unit.kind else f"unit {index_text(result)}"
 
 
-def option_values(result: Result) -> dict[str, Condition]:
+def option_values(result: Result) -> dict[str, ConditionText]:
     """The other options that are not the default, by name."""
-    found: dict[str, Condition] = {}
+    found: dict[str, ConditionText] = {}
     for name, value in result.options.items():
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         found |= _named(name.replace("_", " "), text)
@@ -226,7 +228,7 @@ def square_text(sides: Sequence[float]) -> str:
     return texts[0] if len(set(texts)) == 1 else "x".join(texts)
 
 
-def sides_of(axes: Axes, sides: Sequence[float], *, square: bool = False) -> str:
+def sides_text(axes: Axes, sides: Sequence[float], *, square: bool = False) -> str:
     """Sides with what they are in: ``16x24x24 voxels``; of a clip ``9 frames x 32x32 px``.
 
     Args:
@@ -297,9 +299,9 @@ def field_text(result: Result) -> str:
     if trf is None:
         return f"{name} is unknown"
     if trf.is_global:
-        local = f"; {sides_of(axes, trf.local_size_px)} without it" if trf.local_size_px != trf.size_px else ""
+        local = f"; {sides_text(axes, trf.local_size_px)} without it" if trf.local_size_px != trf.size_px else ""
         return f"{name} covers {whole_text(result.wrt)} (global operation: {trf.global_by}{local})"
-    return f"{name} is {'' if trf.exact else 'at most '}{sides_of(axes, trf.size_px, square=True)} across"
+    return f"{name} is {'' if trf.exact else 'at most '}{sides_text(axes, trf.size_px, square=True)} across"
 
 
 def field_cell(trf: Trf) -> str:
@@ -324,10 +326,10 @@ def field_lines(result: Result) -> list[str]:
     bound = "" if trf.exact else "at most "
     whole = "the input" if is_input(result.wrt) else result.wrt
     beyond = f", {'as large as' if trf.size_px == trf.reference_px else 'larger than'} {whole}" if covers else ""
-    return [f"TRF {bound}{sides_of(result.axes, trf.size_px, square=True)}{beyond}"]
+    return [f"TRF {bound}{sides_text(result.axes, trf.size_px, square=True)}{beyond}"]
 
 
-def sides_text(result: Result) -> tuple[str, str]:
+def ratio_sides(result: Result) -> tuple[str, str]:
     """The two sides that sizes are compared with, as printed beside their ratios: of the reference, and of the TRF or
     "".
 
@@ -341,7 +343,7 @@ def sides_text(result: Result) -> tuple[str, str]:
 
 def ratios_note(result: Result) -> str:
     """The divisors of the percentages beside sizes, in two sentences; "" where there are none."""
-    side, field = sides_text(result)
+    side, field = ratio_sides(result)
     if not any(measure.of_input is not None for measure in result.measures.values()):
         return ""
     word, whole = result.axes.unit, "the input" if is_input(result.wrt) else "the reference"

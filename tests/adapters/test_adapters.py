@@ -74,13 +74,13 @@ def test_a_stage_read_by_a_hook_equals_forward_intermediates(name):
     x = torch.randn(2, 3, 160, 160)
     with torch.no_grad():
         expected = model.forward_intermediates(x, indices=[len(stages) - 2], norm=False, intermediates_only=True)[0]
-        found = adapter.features(x, stages[-2]).map
+        found = adapter.features(x, adapter.site(stages[-2])).map
     torch.testing.assert_close(found, expected)
 
 
 def test_non_square_dynamic_vit():
     adapter = load("test_vit", weights="random", input_size=(160, 320), model_kwargs={"dynamic_img_size": True})
-    assert adapter.features(torch.randn(1, 3, 160, 320), "blocks.2").map.shape == (1, 64, 10, 20)
+    assert adapter.features(torch.randn(1, 3, 160, 320), adapter.site("blocks.2")).map.shape == (1, 64, 10, 20)
 
 
 class Pyramid(nn.Module):
@@ -98,10 +98,10 @@ class Pyramid(nn.Module):
 
 def test_items_of_containers_are_layers():
     adapter = erfscope.wrap(Pyramid(), input_size=(16, 16))
-    assert adapter.features(torch.randn(1, 3, 16, 16), "output[out]").map.shape == (1, 4, 8, 8)
-    assert adapter.features(torch.randn(1, 3, 16, 16), "output[more][1]").map.shape == (1, 6, 4, 4)
+    assert adapter.features(torch.randn(1, 3, 16, 16), adapter.site("output[out]")).map.shape == (1, 4, 8, 8)
+    assert adapter.features(torch.randn(1, 3, 16, 16), adapter.site("output[more][1]")).map.shape == (1, 6, 4, 4)
     with pytest.raises(ErfscopeError, match=r"output\[out\]"):
-        adapter.features(torch.randn(1, 3, 16, 16), "output")
+        adapter.site("output")
 
 
 def test_a_repeated_module_is_refused():
@@ -115,13 +115,13 @@ def test_a_repeated_module_is_refused():
 
     adapter = erfscope.wrap(Twice(), input_size=(8, 8))
     with pytest.raises(MeasurementError, match="runs 2 times"):
-        adapter.features(torch.randn(1, 3, 8, 8), "conv")
+        adapter.features(torch.randn(1, 3, 8, 8), adapter.site("conv"))
     assert adapter.default_layer == "output"
 
 
 def test_an_unknown_layer_names_the_nearest():
     with pytest.raises(ErfscopeError, match="did you mean 'layer4'"):
-        load("test_resnet", weights="random").features(torch.randn(1, 3, 160, 160), "layer5")
+        load("test_resnet", weights="random").site("layer5")
 
 
 def state(module: nn.Module) -> tuple:
@@ -151,9 +151,11 @@ def test_a_failing_model_is_handed_back_unchanged(small_net):
     before = state(small_net)
     adapter = erfscope.wrap(small_net, input_size=(32, 32))
     with pytest.raises(MeasurementError, match="spatial map"):
-        adapter.features(torch.randn(1, 3, 32, 32), "head")
+        adapter.site("head")
     with pytest.raises(MeasurementError, match="7 channels"):
-        adapter.features(torch.randn(1, 7, 32, 32), "down")
+        adapter.site("down", shape=(7, 32, 32))
+    with pytest.raises(RuntimeError, match="7 channels"):
+        adapter.features(torch.randn(1, 7, 32, 32), adapter.site("down"))
     assert same(before, state(small_net))
 
 
@@ -192,7 +194,7 @@ def test_other_layouts_can_be_named():
             return x.permute(0, 2, 3, 1) * 2
 
     adapter = erfscope.wrap(nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), Last()), input_size=(8, 8), layout="NHWC")
-    assert adapter.features(torch.randn(2, 3, 8, 8), "1").map.shape == (2, 8, 8, 8)
+    assert adapter.features(torch.randn(2, 3, 8, 8), adapter.site("1")).map.shape == (2, 8, 8, 8)
 
 
 @pytest.mark.slow

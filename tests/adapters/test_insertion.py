@@ -451,9 +451,9 @@ def test_measuring_in_another_dtype_leaves_the_host_alone(resnet):
 
 @pytest.mark.slow
 def test_two_blocks_of_one_kind_have_weights_of_their_own():
-    from erfscope.api.blocks import with_blocks
-    from erfscope.api.models import load_model
     from erfscope.options.request import Request
+    from erfscope.run.blocks import with_blocks
+    from erfscope.run.models import load_model
 
     request = Request.parse({"insert": ["gcn@layer3", "gcn@layer3"]})
     loaded = load_model("test_resnet", request, size=(64, 64), weights="random")

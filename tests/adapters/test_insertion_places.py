@@ -56,17 +56,17 @@ def test_a_block_goes_in_changes_the_map_and_lets_gradients_through(model, numbe
     adapter, place = host(model), wanted(model)[number]
     size = adapter.preprocess.size
     x = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
-    before = adapter.features(x, adapter.default_layer).map
+    before = adapter.features(x, adapter.site(adapter.default_layer)).map
     new = insert(adapter, block, place)
     leaf = x.clone().requires_grad_()
-    features = new.features(leaf, adapter.default_layer).map
+    features = new.features(leaf, new.site(adapter.default_layer)).map
     assert features.shape == before.shape
     assert not torch.equal(features.detach(), before)
     torch.manual_seed(0)
     (gradient,) = torch.autograd.grad((features * torch.randn_like(features)).sum(), leaf)
     assert torch.isfinite(gradient).all()
     assert gradient.any()
-    assert torch.equal(adapter.features(x, adapter.default_layer).map, before)
+    assert torch.equal(adapter.features(x, adapter.site(adapter.default_layer)).map, before)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -11,11 +11,10 @@ import pytest
 from rich.console import Console
 
 import erfscope
-from erfscope.advice.shown import advice_view
 from erfscope.advice.structure import structure_of
-from erfscope.api.models import load_structure
 from erfscope.cli.main import main
 from erfscope.options.request import Request
+from erfscope.run.models import load_structure
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -64,7 +63,7 @@ def test_the_answer_is_the_first_line(capsys):
 def test_every_width_shows_the_advice_and_the_search(width):
     advice = erfscope.advise("nets.py:stack", input_size=24, samples=2, target="halo<=1")
     out = io.StringIO()
-    Console(width=width, color_system=None, file=out).print(advice_view(advice))
+    Console(width=width, color_system=None, file=out).print(advice)
     assert max(map(len, out.getvalue().splitlines())) <= width
     words = " ".join(out.getvalue().split())
     for text in (

@@ -18,7 +18,8 @@ from erfscope.geometry.unit import Trf
 from erfscope.maps.drawn import share_outside
 from erfscope.maps.erf_map import ErfMap
 from erfscope.model_facts import Weights
-from erfscope.results.auto_input_size import DOUBLINGS, ENOUGH, TOO_SMALL, Growth
+from erfscope.results import auto_input_size
+from erfscope.results.auto_input_size import DOUBLINGS, ENOUGH, TOO_SMALL
 from erfscope.results.result import InputRecord, Result, UnitRecord
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
@@ -60,11 +61,7 @@ def bell(side: int, sigma: float) -> np.ndarray:
 
 def enlarged(measured) -> list[Result]:
     """What is measured at the sizes that are asked for."""
-    growth = Growth()
-    for size in growth.sizes():
-        with growth.measuring() as rows:
-            rows += measured(size)
-    return growth.results()
+    return auto_input_size.grown(measured)
 
 
 def sides(rows: list[Result]) -> list[int]:

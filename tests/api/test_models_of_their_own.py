@@ -11,9 +11,9 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters.sources.sources import split_layer
-from erfscope.api.page import html
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.show.page import html
 
 NETS = """
 from torch import nn

@@ -44,16 +44,6 @@ def test_a_plan_of_tiles_prints_as_the_command_does():
     assert plan._repr_html_().startswith("<pre")
 
 
-def test_a_report_has_a_short_data_frame_with_the_label_as_index():
-    report = erfscope.compare({"a": net(), "b": net()}, input_size=(32, 32), samples=2)
-    frame = report.to_dataframe(short=True)
-    assert list(frame.index) == ["a", "b"]
-    assert list(frame.columns[:5]) == ["layer", "unit", "status", "r50", "r50_se"]
-    assert frame.loc["a", "r50"] == report[0]["r50"].value
-    asked = report.to_dataframe(["far_mass"], short=True)
-    assert list(asked.columns) == ["layer", "unit", "status", "far_mass", "far_mass_se"]
-
-
 def test_a_notebook_gets_a_result_once():
     result = erfscope.analyze(net(), input_size=(32, 32), samples=1, measures="r50")
     assert not hasattr(result, "_repr_png_")

@@ -12,9 +12,9 @@ from torch import nn
 import erfscope
 from erfscope import progress
 from erfscope.adapters.weights.weights import NO_NUMBERS
-from erfscope.api import models
 from erfscope.cli.main import main
 from erfscope.progress import progress_lines
+from erfscope.run import models
 
 ASKED = {"input_size": 16, "batch_size": 1}
 

@@ -33,7 +33,8 @@ SINGLE = 1e-6
 def ours(adapter: ModuleAdapter, x: Tensor, method, convention: str = "signed", **options) -> np.ndarray:
     """Contributions of each image, (B, *space)."""
     images = options.pop("images", range(len(x)))
-    question = Question(layer="down", units=[UNIT], convention=CONVENTIONS[convention], **options)
+    site = adapter.site("down", options.pop("wrt", "image"))
+    question = Question(site=site, units=[UNIT], convention=CONVENTIONS[convention], **options)
     each = (captum_draws(adapter, x[at : at + 1], question, image, method=method) for at, image in enumerate(images))
     return np.concatenate([draw.maps.numpy() for (draws,) in each for draw in draws])
 
@@ -73,7 +74,7 @@ def test_every_method_equals_a_direct_call_on_the_public_readout(small, pictures
 
 def plain_gradient(adapter: ModuleAdapter, x: Tensor, wrt: str = "image") -> Tensor:
     with torch.enable_grad():
-        features = adapter.features(x.clone().requires_grad_(True), "down", wrt)
+        features = adapter.features(x.clone().requires_grad_(True), adapter.site("down", wrt))
         return torch.autograd.grad(features.map[:, :, 3, 4].sum(), features.reference.edge)[0]
 
 

@@ -28,8 +28,8 @@ from releases import needs_folders
 
 import erfscope
 from erfscope.cli import doctor as doctor_module
+from erfscope.cli.commands import OWN, import_command
 from erfscope.cli.console import COMMON
-from erfscope.cli.main import cli
 from erfscope.figures.kinds import KINDS
 from erfscope.storage import writing
 
@@ -382,7 +382,7 @@ def test_an_input_beyond_memory_is_one_line(run, monkeypatch):
     def greedy(*_args, **_kwargs):
         raise MemoryError
 
-    monkeypatch.setattr("erfscope.api.analysis.feed_of", greedy)
+    monkeypatch.setattr("erfscope.run.opening.feed_of", greedy)
     code, out, err = run("analyze", "nets.py:tiny", *TINY)
     assert (code, out, err.count("\n")) == (3, "", 1)
     assert "--input-size" in err
@@ -879,7 +879,7 @@ def test_help_shows_the_common_options_and_how_to_see_the_rest(command):
     common, every = (set(re.findall(r"^│ (--[a-z0-9-]+)", text, flags=re.MULTILINE)) for text in shown.values())
     assert common == {*COMMON, "--help", "--help-all"} | ({"--sort"} if command == "compare" else set())
     assert len(COMMON) == 12
-    options = [option for option in cli.commands[command].params if option.param_type_name == "option"]
+    options = [option for option in import_command(OWN[command]).params if option.param_type_name == "option"]
     assert every == {"--help", *(next(text for text in option.opts if text.startswith("--")) for option in options)}
 
 

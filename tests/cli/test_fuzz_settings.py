@@ -14,7 +14,7 @@ from torch import nn
 
 from erfscope.adapters import load, split_label
 from erfscope.adapters.sources import timm_models, torchvision_models
-from erfscope.cli.main import cli
+from erfscope.cli.commands import OWN, import_command
 from erfscope.errors import ErfscopeError
 from erfscope.model_facts import Weights
 
@@ -247,9 +247,9 @@ WORK = {"samples", "draws", "batch_size"}
 #: Words that would be work without end, or places elsewhere.
 ASKING = [
     (name, option)
-    for name, found in cli.commands.items()
+    for name, entry in OWN.items()
     if name not in ("study", "doctor")
-    for option in found.params
+    for option in import_command(entry).params
     if isinstance(option, click.Option) and option.name != "help"
 ]
 

@@ -18,12 +18,12 @@ import pytest
 import warm
 
 import erfscope
-from erfscope.api import analysis as api
 from erfscope.cli.main import _run
 from erfscope.cli.run import interruption as interrupting
 from erfscope.cli.run.interruption import Interruption, stoppable
 from erfscope.engine import batch
 from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.run import executor
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
@@ -429,7 +429,7 @@ def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, 
         "--measures",
         "r50",
     ]
-    real, calls = api.measure, []
+    real, calls = executor.measure, []
 
     def measure(*given, callbacks, **more):
         def asked() -> bool:
@@ -441,7 +441,7 @@ def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, 
 
         return real(*given, callbacks=replace(callbacks, stop=asked), **more)
 
-    monkeypatch.setattr(api, "measure", measure)
+    monkeypatch.setattr(executor, "measure", measure)
     assert _run([*command, "--resume", "-o", "run/"]) == 128 + number
     said = capsys.readouterr()
     assert "interrupted: 0 results finished, test_resnet: 3 of 6 images; run the same command with --resume" in said.err
@@ -466,7 +466,7 @@ def test_ctrl_c_before_anything_is_measured_is_one_line():
     code = """
 import os, signal, time
 import erfscope.api
-from erfscope.api import analysis as measuring
+from erfscope.run import opening
 from erfscope.cli.main import main
 
 def build(*_, **__):
@@ -474,7 +474,7 @@ def build(*_, **__):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.6)
 
-measuring.load_model = build
+opening.load_model = build
 main(["analyze", "test_resnet"])
 """
     done = warm.run([sys.executable, "-c", code])
@@ -487,7 +487,7 @@ main(["analyze", "test_resnet"])
 def test_tasks_of_readers_that_are_cut_off_are_not_in_the_output():
     code = """
 import asyncio
-from erfscope.api import analysis as measuring
+from erfscope.run import opening
 from erfscope.cli.main import main
 
 loop = asyncio.new_event_loop()
@@ -497,7 +497,7 @@ def build(*_, **__):
     left.append(loop.create_task(asyncio.sleep(60)))
     raise KeyboardInterrupt
 
-measuring.load_model = build
+opening.load_model = build
 main(["analyze", "test_resnet"])
 """
     done = warm.run([sys.executable, "-c", code])

@@ -666,7 +666,7 @@ def test_the_engine_leaves_the_callers_grad_mode_alone_between_draws(small: Modu
     x = torch.randn(1, 3, 32, 40, dtype=DOUBLE)
     with torch.no_grad():
         units = [Unit(index=(1, 1))]
-        question = Question(layer="down", units=units, convention=CONVENTIONS["jacobian"], draws=3)
+        question = Question(site=small.site("down"), units=units, convention=CONVENTIONS["jacobian"], draws=3)
         (draws,) = of_units([(ModelForward(small, question), units)], x, question, [0])
         assert not torch.is_grad_enabled()
         for _ in draws:

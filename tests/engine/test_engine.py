@@ -21,9 +21,9 @@ pytestmark = pytest.mark.usefixtures("memory_unplanned")
 UNIT = Unit(index=(3, 4))
 
 
-def gradient_draws(adapter, x, units, convention, *, images, known=None, **asked):
-    question = Question(units=units, convention=convention, **asked)
-    forward = ModelForward(adapter, question, known)
+def gradient_draws(adapter, x, units, convention, *, images, layer, wrt="image", **asked):
+    question = Question(site=adapter.site(layer, wrt), units=units, convention=convention, **asked)
+    forward = ModelForward(adapter, question)
     return [draw for draws in of_units([(forward, units)], x, question, images) for draw in draws]
 
 

@@ -16,8 +16,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.engine.model import LoadedModel
 from erfscope.environment import ran_out
+from erfscope.graph.recording import Recording
 from erfscope.graph.run import Forward
 
 ALLOCATOR = (
@@ -87,7 +87,7 @@ class Narrow(nn.Module):
 @pytest.fixture(autouse=True)
 def measured_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hand-written backward pass that fails; it does not mix images, which no recording can show."""
-    monkeypatch.setattr(LoadedModel, "mixes_gradients", lambda *_: "")
+    monkeypatch.setattr(Recording, "mixed_gradients", "")
 
 
 def net(narrow: nn.Module) -> nn.Sequential:

@@ -14,8 +14,8 @@ from torch import nn
 
 import erfscope
 from erfscope.api.gate import CheckRequest, check_all
-from erfscope.api.page import html, report_fragment, result_fragment
 from erfscope.measures import measure
+from erfscope.show.page import html, report_fragment, result_fragment
 from erfscope.view.sentences import methods_sentence
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

@@ -25,6 +25,7 @@ from erfscope.attribution.captum_parameters import EXTRA_TENSORS
 from erfscope.attribution.convention import CONVENTIONS
 from erfscope.attribution.forward import guarded
 from erfscope.engine.batch import FIRST_PASS, MAPS_TO_MEASURE, OVERHEAD, Need, needs, plan_batches
+from erfscope.engine.cost import pass_bytes
 from erfscope.engine.model import LoadedModel
 from erfscope.environment import available_bytes
 from erfscope.errors import MeasurementError
@@ -37,16 +38,22 @@ PIXELS = SIDE * SIDE
 
 
 def count(net: nn.Module, size: tuple[int, ...], layer: str = "output", wrt: str = "image") -> int | None:
-    return LoadedModel(adapter=erfscope.wrap(net, input_size=size), label="net").pass_bytes(layer, wrt)
+    return counted_of(erfscope.wrap(net, input_size=size), layer, wrt)
+
+
+def counted_of(adapter: ModuleAdapter, layer: str, wrt: str = "image") -> int:
+    model = LoadedModel(adapter=adapter, label="net")
+    return pass_bytes(model.whole(model.site(layer, wrt)))
 
 
 def live_bytes(adapter: ModuleAdapter, layer: str, wrt: str = "image") -> int:
     """The oracle: storages that live at once in a real pass of one image, forward and backward."""
-    known = adapter.layouts(torch.zeros(1, 3, *adapter.preprocess.size), layer, wrt)
+    site = adapter.site(layer, wrt)
+    assert site.hooks is not None
     with LiveBytes() as live:
         x = torch.randn(1, 3, *adapter.preprocess.size)
         with guarded(CPU):
-            features = adapter.features(x.clone().requires_grad_(True), layer, wrt, known=known)
+            features = adapter.features(x.clone().requires_grad_(True), site)
             (g,) = torch.autograd.grad(
                 features.map.flatten(2)[..., 0].sum(), features.reference.edge, retain_graph=True
             )
@@ -140,7 +147,7 @@ REAL = {
 def test_the_estimate_is_between_half_and_three_times_that_of_a_real_pass(name):
     build, layer, side = REAL[name]
     adapter = erfscope.wrap(build().eval(), input_size=(side, side))
-    assert 0.5 < LoadedModel(adapter=adapter, label=name).pass_bytes(layer) / live_bytes(adapter, layer) < 3
+    assert 0.5 < counted_of(adapter, layer) / live_bytes(adapter, layer) < 3
 
 
 class Choosing(nn.Module):
@@ -151,7 +158,7 @@ class Choosing(nn.Module):
 def test_a_model_that_needs_numbers_is_counted_too(monkeypatch):
     net = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), Choosing())
     adapter = erfscope.wrap(net, input_size=(32, 32))
-    counted = LoadedModel(adapter=adapter, label="net").pass_bytes("1")
+    counted = counted_of(adapter, "1")
     assert 0.5 < counted / live_bytes(adapter, "1") < 3
     assert 3 * 64 * PIXELS * 4 < counted < 6 * 64 * PIXELS * 4
     monkeypatch.setattr("erfscope.engine.batch.available_bytes", lambda *_: int(0.9 * OVERHEAD * counted))
@@ -294,16 +301,16 @@ def test_what_lives_at_once_is_within_the_plan_of_every_method_and_not_far_below
     options = {"method": method, "plain": True, "samples": 1, "draws": 1, "measures": "r50", "layer": "2"}
     assert erfscope.analyze(net, input_size=(side, side), **options).ok
     adapter = erfscope.wrap(net, input_size=(side, side))
-    features, known = adapter.features, adapter.layouts(torch.zeros(1, 3, side, side), "2")
+    features, site = adapter.features, adapter.site("2")
 
     def alone(*args: object, **words: object) -> object:
         gc.collect(0)  # what circles of Python objects keep is not the plan's
         return features(*args, **words)
 
     monkeypatch.setattr(adapter, "features", alone)
-    question = Question(layer="2", units=[Unit(index=(4, 4))], convention=CONVENTIONS["jacobian"])
+    question = Question(site=site, units=[Unit(index=(4, 4))], convention=CONVENTIONS["jacobian"])
     with LiveBytes() as live:
-        (draws,) = captum_draws(adapter, torch.randn(1, 3, side, side), question, 0, method=method, known=known)
+        (draws,) = captum_draws(adapter, torch.randn(1, 3, side, side), question, 0, method=method)
         list(draws)
     # Holes in the heap take as much again: 2.3 to 2.6 times these bytes at 512 x 512, measured as resident memory.
     assert 0.15 < live.peak / found["model"] < 0.8
@@ -424,12 +431,13 @@ def test_what_a_run_will_take_is_said_before_the_first_picture(monkeypatch):
 def test_a_pass_that_is_let_go_of_leaves_nothing_for_the_garbage_collector(small_net):
     adapter = erfscope.wrap(small_net, input_size=(32, 40))
     # What was recorded of the model is kept.
-    known = adapter.layouts(torch.randn(1, 3, 32, 40), "down", "stem")
+    site = adapter.site("down", "stem")
+    assert site.hooks is not None
     gc.collect()
     gc.disable()
     try:
         with LiveBytes() as live:
-            features = adapter.features(torch.randn(1, 3, 32, 40), "down", "stem", known=known)
+            features = adapter.features(torch.randn(1, 3, 32, 40), site)
             assert live.now > 0
             del features
         assert live.now == 0

@@ -14,11 +14,11 @@ import torchvision
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.api.models import load_structure
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.input_size import input_size, input_sizes
 from erfscope.model_errors import LONGEST, contain_exits, first_line, model_failed
 from erfscope.options.request import Request
+from erfscope.run.models import load_structure
 
 # --- Sizes ----------------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ def test_a_tiny_timm_model_is_measured_where_its_unit_is(name):
     """The unit is off the diagonal: a map read with rows and columns, or space and channels, exchanged would have its
     mass elsewhere."""
     adapter = load(name, weights="random")
-    h, w = adapter.features(torch.zeros(1, 3, 160, 160), adapter.default_layer).map.shape[2:]
+    h, w = adapter.features(torch.zeros(1, 3, 160, 160), adapter.site(adapter.default_layer)).map.shape[2:]
     unit = (h // 4, 3 * w // 4)
     result = erfscope.analyze(adapter, unit=unit, convention="energy", **FEW)
     assert (result.status, result.error) == ("ok", None)
@@ -61,7 +61,7 @@ def test_the_gradient_fills_the_clipped_field_and_no_more(name):
     trf = erfscope.theoretical(name, unit=(1, 3))
     x = torch.randn(4, 3, 160, 160, requires_grad=True)
     with sound_norms():
-        features = adapter.features(x, adapter.default_layer).map
+        features = adapter.features(x, adapter.site(adapter.default_layer)).map
     features[:, :, 1, 3].square().sum().backward()
     rows, cols = x.grad.abs().sum((0, 1)).nonzero().T
     assert trf.clipped_box_px == ((int(rows.min()), int(rows.max())), (int(cols.min()), int(cols.max())))

@@ -32,7 +32,6 @@ from test_explorer import OPTIONS, Net, net, picture  # noqa: F401
 
 import erfscope
 from erfscope.api import exploration
-from erfscope.api.models import feed_of, load_model
 from erfscope.cli.explore import host_and_port
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError
@@ -41,6 +40,7 @@ from erfscope.explorer.live import BadRequest, LiveExplorer, Overtaken, projecti
 from erfscope.explorer.planes import block_sums, levels
 from erfscope.explorer.stages import ENCLOSED, MEASURED
 from erfscope.options.request import Request
+from erfscope.run.models import feed_of, load_model
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -12,7 +12,6 @@ from test_explorer import LAYERS, SIZE, net
 from torch import nn
 from torchvision.models import VisionTransformer
 
-from erfscope.api.models import load_model
 from erfscope.attribution import ModelForward, Question, of_units
 from erfscope.attribution.convention import CONVENTIONS, random_signs
 from erfscope.engine.model import LoadedModel
@@ -20,6 +19,7 @@ from erfscope.errors import MeasurementError
 from erfscope.explorer.live import projective_fields
 from erfscope.geometry.unit import Unit
 from erfscope.options.request import Request
+from erfscope.run.models import load_model
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -83,11 +83,12 @@ def test_a_pixel_moves_units_as_much_as_their_maps_have_there(model, size, layer
     given, x, (row, col) = loaded(model, size), image(size), (size[0] // 2 + 1, size[1] // 3)
     found = projective_fields(given, x, ((row, row + 1), (col, col + 1)), layers, draws=5)
     for layer in layers:
-        space = given.layer(layer).shape[2:]
+        site = given.site(layer)
+        space = site.space
         there = row * space[0] // size[0], col * space[1] // size[1]
         units = [Unit(index=index) for index in (there, (0, 0), (space[0] - 1, space[1] // 2))]
-        question = Question(layer=layer, units=units, convention=CONVENTIONS["energy"], draws="all")
-        forward = ModelForward(given.adapter, question, given.recording.layouts(layer))
+        question = Question(site=site, units=units, convention=CONVENTIONS["energy"], draws="all")
+        forward = ModelForward(given.adapter, question)
         maps = [draw.maps[0] for (draw,) in of_units([(forward, units)], x, question, [0])]
         expected = [float(each[row, col].sqrt()) for each in maps]
         assert found[layer].shape == space

@@ -21,7 +21,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 import erfscope
-from erfscope.api.save import check_figure
+from erfscope.api.figures import check_figure
 from erfscope.cli.main import main
 from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.figures import draw

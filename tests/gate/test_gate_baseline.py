@@ -11,10 +11,12 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from filelock import FileLock, Timeout
 
 import erfscope
 from erfscope.errors import ErfscopeError
 from erfscope.gate import BaselineEntry, BaselineMeasure, baseline_bytes, entry_of, read, structure, update
+from erfscope.gate.lock import locked
 from erfscope.geometry.unit import Trf
 
 SCHEMA = json.loads((files("erfscope") / "storage" / "schema" / "baseline-1.json").read_text())
@@ -102,7 +104,7 @@ def test_entries_of_other_names_stay(tmp_path):
         "y": 3.0,
         "z": 4.0,
     }
-    assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".b.json.lock", "b.json"]
 
 
 def test_a_link_stays_a_link(tmp_path):
@@ -127,10 +129,9 @@ def test_what_cannot_be_compared_with_is_never_stored(tmp_path):
         ("[]", ["not an erfscope baseline", "None"]),
         ('{"schema": "erfscope.report/1"}', ["not an erfscope baseline", "erfscope.report/1"]),
         (
-            '{"schema": "erfscope.baseline/0", "entries": {}}',
-            ["erfscope.baseline/0", "reads erfscope.baseline/1", "delete it"],
+            '{"schema": "erfscope.baseline/2", "entries": {}}',
+            ["erfscope.baseline/2", "erfscope.baseline/1", "install the erfscope that wrote it"],
         ),
-        ('{"schema": "erfscope.baseline/2", "entries": {}}', ["erfscope.baseline/2", "newer erfscope"]),
         ('{"schema": "erfscope.baseline/1", "entries": {"x": {}}}', ["damaged", "structure"]),
         ('{"schema": "erfscope.baseline/1", "entries": []}', ["damaged"]),
         ('{\n<<<<<<< HEAD\n "schema": "a"\n=======\n', ["merge conflict", "accept what is found"]),
@@ -178,7 +179,7 @@ def test_processes_that_update_at_once_lose_nothing(tmp_path):
         writer.communicate()
     assert [writer.returncode for writer in writers] == [0, 0, 0]
     assert sorted(read(tmp_path / "b.json")) == sorted(f"{name}-{number}" for name in range(3) for number in range(15))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.json", "pattern.json"]
+    assert {path.name for path in tmp_path.glob("[!.]*")} == {"b.json", "pattern.json"}
 
 
 KILLED = """
@@ -203,6 +204,14 @@ def test_a_kill_while_it_is_written_leaves_the_old_one_and_no_lock(tmp_path):
     assert (tmp_path / "b.json").read_bytes() == before
     update(tmp_path / "b.json", {"z": entry()})
     assert sorted(read(tmp_path / "b.json")) == ["x", "z"]
+
+
+def test_the_lock_of_a_baseline_lies_beside_it_whatever_the_folder_of_temporary_files(tmp_path):
+    file = tmp_path / "new" / "b.json"
+    with locked(file), pytest.raises(Timeout):
+        FileLock(file.parent / ".b.json.lock", timeout=0).acquire()
+    with locked(file):
+        pass
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from erfscope.cli.main import cli
+from erfscope.cli.commands import OWN, import_command
 
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
@@ -22,7 +22,8 @@ PAGE = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
 
 
 def known(command: str) -> set[str]:
-    return {name for parameter in cli.commands[command].params for name in (*parameter.opts, *parameter.secondary_opts)}
+    parameters = import_command(OWN[command]).params
+    return {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)}
 
 
 def test_the_action_is_composite_and_its_steps_have_a_shell():

@@ -74,12 +74,12 @@ def plain_map(net, x, layer, unit, wrt="image", to_map=lambda y: y):
     return (gradient if wrt == "image" else to_map(gradient)).abs().sum(1)
 
 
-def graph_map(model, crop, x, shape):
+def graph_map(model, site, crop, x, shape):
     """The same from what one unit needs, put into the whole reference."""
     part, first = x[inside(crop.image)], [low for low, _ in crop.image]
     units = [Unit(index=(0,))]
     forward = GraphForward(Forward(crop, tensors_of(model.adapter.module)), first)
-    question = Question(layer="", units=units, convention=CONVENTION)
+    question = Question(site=site, units=units, convention=CONVENTION)
     ((found,),) = of_units([(forward, units)], part, question, range(len(x)))
     if found.origin is None:
         return found.maps
@@ -98,11 +98,12 @@ def corners_and_middle(space):
     return [tuple(side // 2 for side in space), (0,) * len(space), tuple(side - 1 for side in space)]
 
 
-def has_path(model, layer, unit, wrt):
-    """Whether a path leads from the reference to a unit."""
+def site_with_path(model, layer, unit, wrt):
+    """The layer and the reference, if a path leads from one to a unit of the other."""
     with contextlib.suppress(ErfscopeError):
-        return bool(model.trf(layer, unit, wrt))
-    return False
+        site = model.site(layer, wrt)
+        return site if site.trf(unit) else None
+    return None
 
 
 def agrees(net, space, layer, *, channels=3, wrt="image", units=None, to_map=lambda y: y, x=None, batch=BATCH):
@@ -110,15 +111,15 @@ def agrees(net, space, layer, *, channels=3, wrt="image", units=None, to_map=lam
     said to; return the crops.
     """
     model, x = load(net, space, channels), noise(space, channels, batch) if x is None else x
-    assert model.plain_reason(layer) is None
+    assert model.site(layer).plain_reason is None
     crops = []
     for unit in units or corners_and_middle(model.layer(layer).shape[2:]):
         whole = plain_map(net, x, layer, unit, wrt, to_map)
-        if not has_path(model, layer, tuple(unit), wrt):
+        if (site := site_with_path(model, layer, tuple(unit), wrt)) is None:
             assert not whole.any()
             continue
-        (crop,) = model.crops(layer, [tuple(unit)], wrt, images=len(x))
-        off = (graph_map(model, crop, x, whole.shape) - whole).abs().flatten(1).sum(1)
+        (crop,) = model.crops(site, [tuple(unit)], images=len(x))
+        off = (graph_map(model, site, crop, x, whole.shape) - whole).abs().flatten(1).sum(1)
         assert bool((off <= 1e-9 * whole.abs().flatten(1).sum(1)).all()), f"unit {unit} is {off.tolist()} off"
         assert 0 <= share(crop) <= 1
         crops.append(crop)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters.recorded import recording_of
+from erfscope.graph.site import Site
 
 
 def averaging(channels: int, kernel: int, **options) -> nn.Conv2d:
@@ -47,7 +48,7 @@ def test_paths_end_where_the_gradient_of_averages_does_and_the_rest_is_outside(r
     that leave along the other are counted too."""
     net, size, unit = Branches(rates, added=added), 24, 6
     recording = recording_of(erfscope.wrap(net, input_size=size, in_chans=1))
-    found = recording.path_shares("output", (unit, unit))[axis]
+    found = Site(recording, "output").path_shares((unit, unit))[axis]
     large, shift = gradient(net, 200, 50, axis), 2 * (50 - unit)
     inside, outside = large[shift : shift + size], (large[:shift].sum(), large[shift + size :].sum())
     np.testing.assert_allclose(found.inside.sum() + found.outside.sum(), 1)
@@ -69,6 +70,6 @@ def test_tokens_and_what_mixes_all_positions():
             return tokens + self.mix(tokens, tokens, tokens)[0]
 
     recording = recording_of(erfscope.wrap(Net(), input_size=32, in_chans=1))
-    for found in recording.path_shares("output", (3, 3)):
+    for found in Site(recording, "output").path_shares((3, 3)):
         np.testing.assert_allclose(found.inside, np.r_[np.zeros(12), np.full(4, 0.25), np.zeros(16)])
         assert found.outside.sum() == 0

@@ -160,11 +160,11 @@ def test_layers_in_containers_are_exact():
     net, x = scrambled(Two()), noise((40, 50))
     model = load(net, (40, 50))
     for layer, module in (("output[coarse][0]", "two"), ("output[fine]", "one")):
-        (crop,) = model.crops(layer, [(5, 6)], images=len(x))
+        (crop,) = model.crops(site := model.site(layer), [(5, 6)], images=len(x))
         whole = plain_map(net, x, module, (5, 6))
-        assert torch.allclose(graph_map(model, crop, x, whole.shape), whole, rtol=1e-10, atol=1e-13)
+        assert torch.allclose(graph_map(model, site, crop, x, whole.shape), whole, rtol=1e-10, atol=1e-13)
     with pytest.raises(ErfscopeError, match=r"unknown layer|holds|output") as caught:
-        model.crops("output[coarse]", [(5, 6)])
+        model.site("output[coarse]")
     assert "\n" not in str(caught.value)
 
 
@@ -253,11 +253,13 @@ def test_sizes_in_float32_agree_to_a_fifth_of_a_percent():
 
 def test_units_share_a_pass_where_that_is_less():
     near = [(r, c) for r in range(6) for c in range(6)]
-    (crop,) = load(net(), (24, 24)).crops("last", near)
+    model = load(net(), (24, 24))
+    (crop,) = model.crops(model.site("last"), near)
     assert crop.units == tuple(near)
     assert crop.image == ((0, 24), (0, 24))
     far = [(0, 0), (23, 29)]
-    assert [crop.units for crop in load(net(), (96, 120)).crops("last", far)] == [(unit,) for unit in far]
+    model = load(net(), (96, 120))
+    assert [crop.units for crop in model.crops(model.site("last"), far)] == [(unit,) for unit in far]
 
 
 # --- reports
@@ -308,7 +310,7 @@ def test_verbose_says_what_was_computed(capsys):
 
 def crop_at(model, side, layer):
     loaded = load(model, (side, side))
-    (crop,) = loaded.crops(layer, [loaded.recording.default_unit(layer)])
+    (crop,) = loaded.crops(loaded.site(layer), [loaded.site(layer).nearest_unit()])
     return crop
 
 

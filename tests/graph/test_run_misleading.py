@@ -312,7 +312,7 @@ def test_what_a_unit_needs_gives_the_map_of_plain_autograd(name):
     torch.manual_seed(0)
     net = Chain([HOSTILE[name]()])
     if name in PLAIN:
-        assert PLAIN[name] in load(scrambled(net), SPACE).plain_reason("output")
+        assert PLAIN[name] in load(scrambled(net), SPACE).site("output").plain_reason
     else:
         exact(net)
 
@@ -349,7 +349,7 @@ RANDOM = {
 def test_a_model_that_draws_random_numbers_is_run_itself(name):
     torch.manual_seed(0)
     model = load(scrambled(Chain([Does(RANDOM[name])])), SPACE)
-    assert model.plain_reason("output").endswith("draws random numbers")
+    assert model.site("output").plain_reason.endswith("draws random numbers")
 
 
 def convlstm(m, x):

@@ -371,7 +371,8 @@ def test_folding_a_norm_changes_nothing(name, folding_pays):
 @pytest.mark.parametrize(("name", "count"), [("resnet18", 20), ("resnet50", 53), ("mobilenetv3_small_100", 34)])
 def test_every_norm_of_a_residual_network_can_be_folded(name, count, folding_pays):
     layer = "layer4" if "resnet" in name else "blocks.5"
-    (crop,) = load(timm.create_model(name).eval(), (64, 64)).crops(layer, [(0, 0)])
+    model = load(timm.create_model(name).eval(), (64, 64))
+    (crop,) = model.crops(model.site(layer), [(0, 0)])
     assert sum(convolution is not None for _, convolution in crop.norms) == count
 
 

@@ -22,7 +22,7 @@ FAMILIES = {
 def test_every_operation_of_a_family_is_understood(name):
     size, layer, global_by = FAMILIES[name]
     model = of(name, size)
-    field = model.trf(layer, model.recording.default_unit(layer))
+    field = model.site(layer).trf(model.site(layer).nearest_unit())
     assert field.exact, field.inexact_by
     assert field.global_by == global_by
     assert field.clipped_box_px == tuple((0, side - 1) for side in size)
@@ -32,7 +32,7 @@ def test_halo_attention_sees_its_window_and_a_halo():
     """One block of 8 units of 16 pixels and two more on either side; a 3x3 convolution and the first layers around
     them."""
     model = of("halonet26t", (256, 256))
-    inner = model.trf("stages.2.1.self_attn", (9, 9), wrt="stages.2.1.self_attn:in")
+    inner = model.site("stages.2.1.self_attn", "stages.2.1.self_attn:in").trf((9, 9))
     assert inner.clipped_box_px == ((6, 15), (6, 15))
     assert inner.center_px == (9.0, 9.0)
 
@@ -40,7 +40,7 @@ def test_halo_attention_sees_its_window_and_a_halo():
 def test_attention_in_windows_of_a_pooled_map_pools_inside_the_windows():
     """HieraDet halves the map inside windows of 8: a unit of the pooled map reads one window of the map before."""
     model = of("hieradet_small", (256, 256))
-    assert model.trf("blocks.1", (9, 9), wrt="blocks.0").box_px == ((16, 23), (16, 23))
+    assert model.site("blocks.1", "blocks.0").trf((9, 9)).box_px == ((16, 23), (16, 23))
 
 
 @pytest.mark.parametrize(("layer", "stride"), [("stages.2", 16), ("stages.3", 32)])
@@ -49,7 +49,7 @@ def test_paths_half_a_stride_apart_give_no_exact_centre(layer, stride):
     the stride."""
     model = of("lowformer_b0", (224, 224))
     (shape,) = (entry.shape for entry in model.recording.layers if entry.name == layer)
-    fields = [model.trf(layer, (u, u)) for u in range(shape[2])]
+    fields = [model.site(layer).trf((u, u)) for u in range(shape[2])]
     assert all(field.center_px[0] == stride * u for u, field in enumerate(fields) if field.center_exact)
     assert not all(field.center_exact for field in fields)
-    assert model.trf("stages.1", (7, 7)).center_exact
+    assert model.site("stages.1").trf((7, 7)).center_exact

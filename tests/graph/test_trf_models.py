@@ -37,7 +37,7 @@ def of(name, space, **options):
 def test_published_sizes(name, layer, size):
     """Kim et al. 2023, table 1, for the ResNets; VGG-16 after pool5; ConvNeXt-T by the formula of its layers."""
     model = of(name, (224, 224))
-    field = model.trf(layer, model.recording.default_unit(layer))
+    field = model.site(layer).trf(model.site(layer).nearest_unit())
     assert field.size_px == field.local_size_px == (size, size)
     assert field.exact
     assert field.center_exact
@@ -48,14 +48,14 @@ def test_published_sizes(name, layer, size):
 @pytest.mark.slow
 def test_a_convnext_unit_sits_at_32_u_and_15_and_a_half():
     model = of("convnext_tiny", (224, 288))
-    assert model.trf("stages.3", (2, 5)).center_px == (79.5, 175.5)
-    assert model.recording.default_unit("stages.3") == (3, 4)
+    assert model.site("stages.3").trf((2, 5)).center_px == (79.5, 175.5)
+    assert model.site("stages.3").nearest_unit() == (3, 4)
 
 
 def test_a_plain_stack_of_3x3_sees_2_n_and_1():
     for n in (1, 5, 20):
         net = nn.Sequential(*[nn.Conv2d(1, 1, 3, padding=1) for _ in range(n)])
-        assert load(net, (9, 9), 1).trf("output", (4, 4)).size_px == (2 * n + 1, 2 * n + 1)
+        assert load(net, (9, 9), 1).site("output").trf((4, 4)).size_px == (2 * n + 1, 2 * n + 1)
 
 
 @pytest.mark.slow
@@ -63,18 +63,18 @@ def test_a_plain_stack_of_3x3_sees_2_n_and_1():
 def test_padding_computed_from_the_size_gives_whole_boxes_of_one_size(size):
     model = of("tf_mobilenetv3_small_minimal_100", (size, size))
     (shape,) = (layer.shape for layer in model.recording.layers if layer.name == "blocks.5")
-    boxes = [model.trf("blocks.5", (u, u)) for u in range(shape[2])]
+    boxes = [model.site("blocks.5").trf((u, u)) for u in range(shape[2])]
     assert {box.local_size_px for box in boxes} == {boxes[0].local_size_px}
     assert {box.stride_px for box in boxes} == {(32.0, 32.0)}
     centers = [box.center_px[0] for box in boxes]
     assert {b - a for a, b in itertools.pairwise(centers)} == {32.0}
     nearest = min(range(shape[2]), key=lambda u: (abs(centers[u] - (size - 1) / 2), -u))
-    assert model.recording.default_unit("blocks.5") == (nearest, nearest)
+    assert model.site("blocks.5").nearest_unit() == (nearest, nearest)
 
 
 @pytest.mark.slow
 def test_resnet152_at_2048_pixels():
-    field = of("resnet152", (2048, 2048)).trf("layer4", (32, 32))
+    field = of("resnet152", (2048, 2048)).site("layer4").trf((32, 32))
     assert field.size_px == (1451, 1451)
     assert field.box_px == ((299, 1749), (299, 1749))
 
@@ -85,13 +85,13 @@ def test_a_transformers_stages_are_maps_and_references():
     model = of("vit_tiny_patch16_224", (224, 192), img_size=(224, 192))
     (stage,) = (layer for layer in model.recording.layers if layer.name == "blocks.5")
     assert (stage.stage, stage.shape) == (True, (1, 192, 14, 12))
-    assert model.recording.default_unit("blocks.5") == (7, 6)
-    field = model.trf("blocks.5", (7, 6))
+    assert model.site("blocks.5").nearest_unit() == (7, 6)
+    field = model.site("blocks.5").trf((7, 6))
     assert field.center_px == (16 * 7 + 7.5, 16 * 6 + 7.5)
     assert field.local_size_px == (16, 16)
-    inner = model.trf("blocks.5", (7, 6), wrt="blocks.3")
+    inner = model.site("blocks.5", "blocks.3").trf((7, 6))
     assert (inner.size_px, inner.local_box_px, inner.all_paths) == ((14, 12), ((7, 7), (6, 6)), True)
-    tokens = model.trf("blocks.4.mlp.fc1", (7, 6), wrt="blocks.3")
+    tokens = model.site("blocks.4.mlp.fc1", "blocks.3").trf((7, 6))
     assert (tokens.size_px, tokens.local_box_px, tokens.all_paths) == ((14, 12), ((7, 7), (6, 6)), True)
 
 
@@ -110,13 +110,13 @@ def test_no_gradient_of_a_tiny_model_lies_outside_its_box(name):
     model = load(module, size)
     layer = next(n for n in ("stages", "blocks", "layer4") if hasattr(module, n))
     layer = f"{layer}.{len(module.get_submodule(layer)) - 1}"
-    unit = model.recording.default_unit(layer)
+    unit = model.site(layer).nearest_unit()
     with sound_norms():
-        values = model.adapter.features(x, layer).map[(0, slice(None), *unit)]
+        values = model.adapter.features(x, model.site(layer)).map[(0, slice(None), *unit)]
     (gradient,) = torch.autograd.grad((values * torch.randn(len(values), dtype=torch.float64)).sum(), x)
     seen = (gradient != 0).any(1)[0].nonzero()
     support = tuple(zip(seen.min(0).values.tolist(), seen.max(0).values.tolist(), strict=True))
-    field = model.trf(layer, unit)
+    field = model.site(layer).trf(unit)
     assert field.exact, field.inexact_by
     # Shortcuts through average pooling lie half a cell beside padded convolutions.
     beside = ("test_byobnet", "test_maxvit", "test_nfnet", "test_resnet")
@@ -128,13 +128,13 @@ def test_no_gradient_of_a_tiny_model_lies_outside_its_box(name):
 
 
 def test_a_modules_input_is_a_reference():
-    assert of("resnet18", (224, 224)).trf("layer4.1.bn2", (3, 3), wrt="layer4.1:in").size_px == (5, 5)
+    assert of("resnet18", (224, 224)).site("layer4.1.bn2", "layer4.1:in").trf((3, 3)).size_px == (5, 5)
 
 
 def test_a_skip_around_the_reference_is_noticed():
     model = of("resnet18", (64, 64))
-    assert not model.trf("layer1.0", (8, 8), wrt="layer1.0.conv1").all_paths
-    assert model.trf("layer1.0", (8, 8), wrt="layer1.0:in").all_paths
+    assert not model.site("layer1.0", "layer1.0.conv1").trf((8, 8)).all_paths
+    assert model.site("layer1.0", "layer1.0:in").trf((8, 8)).all_paths
 
 
 def test_a_reference_is_the_value_at_that_moment_not_what_an_in_place_operation_makes_of_it_later():
@@ -149,24 +149,24 @@ def test_a_reference_is_the_value_at_that_moment_not_what_an_in_place_operation_
             return self.c(y)
 
     model = load(Net(), (16, 16), 2)
-    assert model.trf("a", (8, 8)).size_px == (3, 3)
-    assert model.trf("c", (8, 8), wrt="a").size_px == (3, 3)
-    assert not model.trf("c", (8, 8), wrt="a").all_paths
-    assert model.trf("c", (8, 8), wrt="c:in").all_paths
+    assert model.site("a").trf((8, 8)).size_px == (3, 3)
+    assert model.site("c", "a").trf((8, 8)).size_px == (3, 3)
+    assert not model.site("c", "a").trf((8, 8)).all_paths
+    assert model.site("c", "c:in").trf((8, 8)).all_paths
 
 
 def test_errors_say_what_was_asked_and_what_there_is():
     model = of("resnet18", (64, 64))
     with pytest.raises(ErfscopeError, match=r"unknown layer 'layer5'.*did you mean 'layer"):
-        model.trf("layer5", (0, 0))
+        model.site("layer5").trf((0, 0))
     with pytest.raises(ErfscopeError, match=r"unknown reference 'imag'.*did you mean 'image'"):
-        model.trf("layer4", (0, 0), wrt="imag")
+        model.site("layer4", "imag").trf((0, 0))
     with pytest.raises(ErfscopeError, match=r"unit \(2, 0\) lies outside the map of layer4, which has 2x2 units"):
-        model.trf("layer4", (2, 0))
+        model.site("layer4").trf((2, 0))
     with pytest.raises(ErfscopeError, match="layer 'layer2' does not depend on 'layer4'"):
-        model.trf("layer2", (0, 0), wrt="layer4")
+        model.site("layer2", "layer4").trf((0, 0))
     with pytest.raises(ErfscopeError, match=r"layer 'fc' holds no spatial map: its output has shape \(1, 1000\)"):
-        model.trf("fc", (0, 0))
+        model.site("fc").trf((0, 0))
 
 
 def test_errors_of_the_callers_own_forward_pass_through():
@@ -182,9 +182,9 @@ def test_errors_of_the_callers_own_forward_pass_through():
 def test_inference_mode_changes_nothing():
     with torch.device("meta"):
         module = timm.create_model("vit_tiny_patch16_224")
-    plain = load(module, (224, 224)).trf("blocks.5", (7, 7))
+    plain = load(module, (224, 224)).site("blocks.5").trf((7, 7))
     with torch.inference_mode():
-        assert load(module, (224, 224)).trf("blocks.5", (7, 7)) == plain
+        assert load(module, (224, 224)).site("blocks.5").trf((7, 7)) == plain
     assert plain.exact
 
 
@@ -200,7 +200,7 @@ def test_pytorchs_fused_encoder_is_seen_through_and_its_switch_is_left_as_it_was
             return y.transpose(1, 2).unflatten(2, (4, 4))
 
     before = torch.backends.mha.get_fastpath_enabled()
-    field = load(Net().eval(), (16, 16), 2).trf("output", (2, 1))
+    field = load(Net().eval(), (16, 16), 2).site("output").trf((2, 1))
     assert field.global_by is not None
     assert field.exact
     assert field.local_box_px == ((8, 11), (4, 7))
@@ -236,15 +236,15 @@ class PooledBins(nn.Module):
 @pytest.mark.parametrize("size", [40, 64])
 def test_the_default_unit_is_the_nearest_of_all_where_centres_are_not_evenly_spaced(size):
     model = load(PooledBins(), (size, size), 2)
-    centers = [model.trf("output", (unit, 0)).center_px[0] for unit in range(size)]
+    centers = [model.site("output").trf((unit, 0)).center_px[0] for unit in range(size)]
     off = [abs(center - (size - 1) / 2) for center in centers]
     nearest = max(unit for unit in range(size) if off[unit] <= min(off) + 1e-9)
-    assert model.recording.default_unit("output") == (nearest, nearest)
+    assert model.site("output").nearest_unit() == (nearest, nearest)
 
 
 def test_a_pooled_map_is_global_with_its_centre_in_the_middle():
     model = load(nn.Sequential(nn.Conv2d(2, 2, 3), nn.AdaptiveAvgPool2d(1)), (12, 9), 2, layout="NCHW")
-    field = model.trf("output", (0, 0))
+    field = model.site("output").trf((0, 0))
     assert field.global_by == "global average pooling (1)"
     assert field.center_px == (5.5, 4.0)
     assert field.local_size_px == (12, 9)
@@ -253,7 +253,7 @@ def test_a_pooled_map_is_global_with_its_centre_in_the_middle():
 @pytest.mark.slow
 def test_an_image_of_a_million_by_a_million_pixels_costs_nothing():
     net = nn.Sequential(nn.Conv2d(2, 2, 7, 2, 3), nn.MaxPool2d(3, 2, 1), nn.Conv2d(2, 2, 3, padding=1))
-    field = load(net, (2**20, 2**20), 2).trf("output", (2**17, 2**17))
+    field = load(net, (2**20, 2**20), 2).site("output").trf((2**17, 2**17))
     assert field.size_px == (19, 19)
     assert field.center_px == (2.0**19, 2.0**19)
 
@@ -267,7 +267,7 @@ def test_a_decoder_has_a_stride_below_that_of_its_encoder():
         def forward(self, x):
             return self.up(self.down(x))
 
-    field = load(Net(), (32, 32), 2).trf("output", (6, 7))
+    field = load(Net(), (32, 32), 2).site("output").trf((6, 7))
     assert field.stride_px == (2.0, 2.0)
     assert field.box_px == ((12, 15), (12, 15))
 
@@ -282,7 +282,7 @@ def test_interpolated_features_join_a_finer_map():
             fine = self.fine(x)
             return fine + F.interpolate(self.coarse(fine), size=fine.shape[2:])
 
-    field = load(Pyramid(), (32, 32), 2).trf("output", (4, 5))
+    field = load(Pyramid(), (32, 32), 2).site("output").trf((4, 5))
     # Unit 4 and 5 both sit over coarse unit 2, which reads the fine units 3 to 5.
     assert field.box_px == ((12, 23), (12, 23))
     assert field.stride_px == (4.0, 4.0)

@@ -236,7 +236,7 @@ def test_what_cannot_be_handed_to_a_process_is_refused(models, more, said, folde
 
 
 def test_patterns_are_timms_names():
-    from erfscope.api.comparison import entries_of
+    from erfscope.run.entries import entries_of
 
     names = [label for label, _ in entries_of(["test_vit*", "resnet18"])]
     assert names[-1] == "resnet18"

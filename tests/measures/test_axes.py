@@ -20,7 +20,7 @@ from erfscope.maps.erf_map import ErfMap
 from erfscope.measures import measure
 from erfscope.storage import files
 from erfscope.view.sentences import methods_sentence
-from erfscope.view.words import sides_of
+from erfscope.view.words import sides_text
 
 VOLUME = Axes.named(("depth", "row", "col"))
 SPACED = asked_axes(VOLUME, spacing=(2.5, 1.0, 1.5), unit_name="mm")
@@ -359,7 +359,7 @@ def test_an_input_and_its_cells_have_one_name_each(name, noun, cell, cells, side
     axes = Axes.named(NAMES[name])
     assert (axes.noun, axes.one_cell, axes.cells) == (noun, cell, cells)
     shape = {1: (1,), 2: (9, 9), 3: (1, 9, 9)}[len(axes.names)]
-    assert sides_of(axes, shape, square=True) == sides
+    assert sides_text(axes, shape, square=True) == sides
     assert Axes.of_recorded(axes.recorded.get("axes", ""), len(axes.names)) == axes
 
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from test_page import Page
 
 import erfscope
-from erfscope.api.page import html
 from erfscope.finding import Finding
+from erfscope.show.page import html
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

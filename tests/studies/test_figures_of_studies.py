@@ -7,7 +7,7 @@ import pytest
 from matplotlib.text import Text
 
 from erfscope.figures.charts import draw
-from erfscope.studies import Chart, Curve, Picture, Shown
+from erfscope.studies import Chart, ChartMap, Curve, Picture
 
 
 def ticks(low: float, high: float, axis: str) -> list[str]:
@@ -36,7 +36,7 @@ def test_a_logarithmic_axis_has_at_least_three_numbers_whatever_its_range(low, h
 
 
 def test_rows_stand_under_their_headings_from_top_to_bottom():
-    panel = Shown(title="any", values=np.eye(3))
+    panel = ChartMap(title="any", values=np.eye(3))
     figure = draw(Picture(title="of all", rows=((panel,), (panel, panel)), headings=("one", "two")))
     figure.draw_without_rendering()
     heights = {text.get_text(): text.get_window_extent().y0 for text in figure.findobj(Text)}

@@ -33,7 +33,7 @@ def test_a_study_is_read_from_json_as_it_was(skip, tmp_path, monkeypatch):
     assert read.document() == skip.document()
     for row, wanted in zip(read.picture.rows, skip.picture.rows, strict=True):
         for panel, same in zip(row, wanted, strict=True):
-            if isinstance(panel, studies.Shown):
+            if isinstance(panel, studies.ChartMap):
                 # Seven bits are kept, down to a millionth of the largest value.
                 np.testing.assert_allclose(panel.values, same.values, rtol=2**-6, atol=2e-6 * same.values.max())
             else:

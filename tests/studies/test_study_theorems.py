@@ -23,11 +23,11 @@ from erfscope.cli.main import main
 from erfscope.cli.study import study_view
 from erfscope.errors import ErfscopeError
 from erfscope.influence_matrix import Influence, influence
+from erfscope.show import Column, Table, format_table, rows_of
 from erfscope.studies import theorems
 from erfscope.studies.study import StudyOptions, claim
 from erfscope.studies.theorems import CASES, draws_of
 from erfscope.studies.theorems.case import LIMIT, Draws, Outcome, expects, grouped, worst
-from erfscope.view.table import Column, Table, rows_of, write
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "erfscope/studies/theorems"
@@ -223,8 +223,8 @@ def test_tables_have_a_line_per_row_in_every_format(quick):
     with pytest.raises(ErfscopeError, match="unknown table format 'html'"):
         quick.table(format="html")
     columns = (Column(name="a", kind="number"),)
-    assert write(Table(columns=columns, rows=rows_of([["x|y"]])), "markdown") == "| a |\n| --: |\n| x\\|y |\n"
-    assert write(Table(columns=columns, rows=rows_of([["=1+1"]])), "csv") == "a\n'=1+1\n"
+    assert format_table(Table(columns=columns, rows=rows_of([["x|y"]])), "markdown") == "| a |\n| --: |\n| x\\|y |\n"
+    assert format_table(Table(columns=columns, rows=rows_of([["=1+1"]])), "csv") == "a\n'=1+1\n"
 
 
 @pytest.mark.slow
@@ -318,7 +318,7 @@ def test_data_for_a_study_that_takes_none_are_refused_before_anything_is_compute
 
 
 def test_csv_has_one_number_in_a_cell():
-    rows = (studies.Row(name="a", sizes=(0.5, 2.0), maps={}), studies.Row(name="b", sizes=None, maps={}))
+    rows = (studies.StudyRow(name="a", sizes=(0.5, 2.0), maps={}), studies.StudyRow(name="b", sizes=None, maps={}))
     result = studies.StudyResult(**EMPTY, rows=rows, claims=())
     assert result.table(format="csv") == "name,sizes_1,sizes_2\na,0.5,2.0\nb,,\n"
 

@@ -48,7 +48,7 @@ def made_up(share: float, ratio: float, se: float = 0.01, *, disagrees: bool = F
     )
 
 
-def row(share: float, ratio: float, **given: float) -> studies.Row:
+def row(share: float, ratio: float, **given: float) -> studies.StudyRow:
     return trust._row(NETS[0], "layer3", [made_up(share, ratio, **given)], [made_up(0, 1.0)])
 
 

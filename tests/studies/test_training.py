@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from erfscope import studies
-from erfscope.errors import ErfscopeError
 from erfscope.studies.study import StudyOptions
 from erfscope.studies.training import batches, one_cycle, train
 
@@ -66,17 +65,11 @@ def killer(last: int) -> Callable[[int], None]:
 
 
 @pytest.mark.slow
-def test_nets_are_kept_by_run_and_resuming_needs_those_of_the_run(tmp_path):
-    with pytest.raises(
-        ErfscopeError, match=r"nothing to resume: no net of padding with effort smoke and seed 0 is kept in"
-    ):
-        studies.run("padding", effort="smoke", cache=tmp_path, resume=True)
+def test_nets_are_kept_by_run(tmp_path):
     first = studies.run("padding", effort="smoke", cache=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["padding-smoke-seed-0"]
-    again = studies.run("padding", effort="smoke", cache=tmp_path, resume=True)
+    again = studies.run("padding", effort="smoke", cache=tmp_path)
     assert [row.numbers for row in again] == [row.numbers for row in first]
-    with pytest.raises(ErfscopeError, match="seed 1 is kept"):
-        studies.run("padding", effort="smoke", seed=1, cache=tmp_path, resume=True)
 
 
 def test_long_is_as_full_where_a_study_has_no_long_size():

@@ -12,9 +12,10 @@ from torch import nn
 
 import erfscope
 from erfscope import ErfscopeError, HaloBudget, TilePlan
+from erfscope.show.terminal import draw_parts
 from erfscope.tiling import tile_costs, with_tile
-from erfscope.tiling.shown import budget_table, plan_json, tile_view
-from erfscope.view.terminal.report import as_plain_text
+from erfscope.tiling.shown import budget_table, plan_json
+from erfscope.view.terminal.console import as_plain_text
 from erfscope.view.words import random_weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
@@ -106,7 +107,7 @@ def test_halos_of_a_strided_stack_are_whole_steps_of_the_alignment() -> None:
 
 
 def tile_text_of(plan: TilePlan, budget: HaloBudget, tolerance: float) -> str:
-    return " ".join(as_plain_text(tile_view(plan, budget=budget, tolerance=tolerance)).split())
+    return " ".join(as_plain_text(draw_parts(plan.parts(budget=budget, tolerance=tolerance))).split())
 
 
 def test_where_an_operation_reads_the_whole_image_no_halo_reaches_the_tolerance() -> None:

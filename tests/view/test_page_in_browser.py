@@ -21,11 +21,11 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 import erfscope
-from erfscope.api.page import html
 from erfscope.figures.style import SCALES
 from erfscope.finding import Finding
 from erfscope.maps.erf_map import ErfMap
 from erfscope.results.report import Report
+from erfscope.show.page import html
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 

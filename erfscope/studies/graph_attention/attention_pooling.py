@@ -21,15 +21,15 @@ from torch import Tensor, nn
 import erfscope
 from erfscope import theory
 from erfscope.adapters.blocks import ThresholdPooling, TopKPooling
-from erfscope.figures.chart_data import Chart, Curve, Picture
 from erfscope.maps.erf_map import FloatArray
 from erfscope.restore import seed_generators
+from erfscope.show import Chart, Curve, Picture
 from erfscope.studies.study import (
     Claim,
-    Column,
-    Row,
+    StudyColumn,
     StudyFindings,
     StudyOptions,
+    StudyRow,
     claim,
     percent,
     points,
@@ -290,14 +290,14 @@ def _row(
     asked: StudyOptions,
     *,
     targets: Sequence[Tensor] | None = None,
-) -> Row:
+) -> StudyRow:
     start = counter.towards_green
     teach(counter, data["train"], targets, asked, name)
     each = range(asked.pick(full=20, quick=6, smoke=2))
     looked = [erf_of(counter, graphs, which) for graphs in data["large"][:3] for which in each]
     useful = [(erf, green) for erf, green in looked if green.sum() > 0 and erf.sum() > 0]
     tested = {kind: _tested(counter, data[kind]) for kind in ("small", "large", "unseen")}
-    return Row(
+    return StudyRow(
         name=name,
         section=section,
         # Cosine of the attention's direction with green before training.
@@ -357,7 +357,7 @@ def auc(scores: FloatArray, green: NDArray[np.bool_]) -> float:
     return float(np.mean(found))
 
 
-def _claims(rows: Sequence[Row], graphs: int) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow], graphs: int) -> list[Claim]:
     counted = {
         name: np.array([row.accuracy_unseen for row in rows if row.name.rstrip(" 0123456789") == name])
         for name in PUBLISHED
@@ -407,7 +407,7 @@ def _mean(values: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(values)), float(np.std(values) / max(len(values) - 1, 1) ** 0.5)
 
 
-def _picture(rows: Sequence[Row]) -> Picture:
+def _picture(rows: Sequence[StudyRow]) -> Picture:
     nets, alone = ([row for row in rows if row.section == section] for section in (SUPERVISION, STARTS))
     alone += [row for row in nets if row.name == "unsupervised"]
     accuracies = {SIZES[0]: "accuracy", SIZES[1]: "accuracy_large", f"{SIZES[1]}, unseen colours": "accuracy_unseen"}
@@ -441,14 +441,14 @@ def _picture(rows: Sequence[Row]) -> Picture:
 
 
 COLUMNS = (
-    Column("net", "{name}", numeric=False),
-    Column("start", "{start:+.2f}", optional=True, none="-"),
-    Column("right", "{accuracy:.0%}"),
-    Column("large", "{accuracy_large:.0%}"),
-    Column("unseen", "{accuracy_unseen:.0%}"),
-    Column("publ. %", "{published[0]} ± {published[1]}", none="-"),
-    Column("AUC unseen", "{auc_unseen:.3f}", none="-"),
-    Column("AUC large", "{auc_attention:.3f}", optional=True, none="-"),
-    Column("AUC ERF", "{auc_erf:.3f}", optional=True, none="-"),
-    Column("on green", "{erf_on_green:.0%}", optional=True, none="-"),
+    StudyColumn("net", "{name}", numeric=False),
+    StudyColumn("start", "{start:+.2f}", optional=True, none="-"),
+    StudyColumn("right", "{accuracy:.0%}"),
+    StudyColumn("large", "{accuracy_large:.0%}"),
+    StudyColumn("unseen", "{accuracy_unseen:.0%}"),
+    StudyColumn("publ. %", "{published[0]} ± {published[1]}", none="-"),
+    StudyColumn("AUC unseen", "{auc_unseen:.3f}", none="-"),
+    StudyColumn("AUC large", "{auc_attention:.3f}", optional=True, none="-"),
+    StudyColumn("AUC ERF", "{auc_erf:.3f}", optional=True, none="-"),
+    StudyColumn("on green", "{erf_on_green:.0%}", optional=True, none="-"),
 )

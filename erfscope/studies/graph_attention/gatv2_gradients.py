@@ -18,10 +18,10 @@ from torch import Tensor
 import erfscope
 from erfscope import theory
 from erfscope.adapters.blocks import GATv2, on_nodes
-from erfscope.figures.chart_data import Chart, Curve, Picture
 from erfscope.maps.erf_map import FloatArray
 from erfscope.restore import seed_generators
-from erfscope.studies.study import VERDICT, Claim, Column, Row, StudyFindings, StudyOptions, claim
+from erfscope.show import Chart, Curve, Picture
+from erfscope.studies.study import VERDICT, Claim, StudyColumn, StudyFindings, StudyOptions, StudyRow, claim
 from erfscope.studies.theorems.gatv2 import parameters
 
 CHANNELS, HEADS = 8, 2
@@ -40,12 +40,12 @@ def study(asked: StudyOptions) -> StudyFindings:
     return StudyFindings(columns=COLUMNS, rows=rows, claims=_claims(rows), picture=_picture(rows))
 
 
-def _row(neighbours: int, width: int, found: Sequence[dict[str, Any]]) -> Row:
+def _row(neighbours: int, width: int, found: Sequence[dict[str, Any]]) -> StudyRow:
     """Random graphs of one degree, and layers of one width at PyTorch Geometric's initialisation."""
     dead, dead_autograd = (np.array([each[name] for each in found]) for name in ("dead", "dead_autograd"))
     gradients, jacobian, printed = (max(each[name] for each in found) for name in ("gradients", "jacobian", "printed"))
     shares, differing = dead.mean((1, 2)), int((dead != dead_autograd).sum())
-    return Row(
+    return StudyRow(
         name=f"{neighbours} neighbours, {width} channels",
         # Number of nodes that each node receives from, itself included, and channels per head.
         neighbours=neighbours,
@@ -134,7 +134,7 @@ def printed_target_gradient(x: FloatArray, seen: FloatArray, given: dict[str, An
     return total
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     errors = {name: max(getattr(row, f"error_{name}") for row in rows) for name in ("gradients", "jacobian", "printed")}
     by_case = {(row.neighbours, row.width): row for row in rows}
     single = min(row.dead_autograd for row in rows if row.neighbours == 1)
@@ -165,7 +165,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def _picture(rows: Sequence[Row]) -> Picture:
+def _picture(rows: Sequence[StudyRow]) -> Picture:
     by_width = {width: [row for row in rows if row.width == width] for width in WIDTHS}
     curves = tuple(
         Curve(
@@ -187,18 +187,18 @@ def _picture(rows: Sequence[Row]) -> Picture:
     return Picture(title="GATv2: gradients of the parameters", rows=(charts,), note=note)
 
 
-def _decades(rows: Sequence[Row], name: str) -> list[float]:
+def _decades(rows: Sequence[StudyRow], name: str) -> list[float]:
     """Return the largest error at every degree, in powers of ten; at least 1e-17, which keeps zero on the chart."""
     return [float(np.log10(max(1e-17, *(getattr(row, name) for row in rows if row.neighbours == k)))) for k in DEGREES]
 
 
 COLUMNS = (
-    Column("neighbours", "{neighbours}"),
-    Column("width", "{width}"),
-    Column("gradients", "{error_gradients:.0e}"),
-    Column("Jacobian", "{error_jacobian:.0e}"),
-    Column("printed", "{error_printed:.1e}"),
-    Column("dead %", lambda row: f"{100 * row.dead:.1f} ± {100 * row.dead_se:.1f}"),
-    Column("autograd %", lambda row: f"{100 * row.dead_autograd:.1f}"),
+    StudyColumn("neighbours", "{neighbours}"),
+    StudyColumn("width", "{width}"),
+    StudyColumn("gradients", "{error_gradients:.0e}"),
+    StudyColumn("Jacobian", "{error_jacobian:.0e}"),
+    StudyColumn("printed", "{error_printed:.1e}"),
+    StudyColumn("dead %", lambda row: f"{100 * row.dead:.1f} ± {100 * row.dead_se:.1f}"),
+    StudyColumn("autograd %", lambda row: f"{100 * row.dead_autograd:.1f}"),
     VERDICT,
 )

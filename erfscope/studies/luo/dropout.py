@@ -14,7 +14,7 @@ from torch import Tensor
 
 import erfscope
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, Picture, Shown
+from erfscope.show import Chart, ChartMap, Picture
 from erfscope.studies.luo.stacks import (
     EXACT,
     VARIANCE,
@@ -30,10 +30,10 @@ from erfscope.studies.luo.stacks import (
 from erfscope.studies.study import (
     VERDICT,
     Claim,
-    Column,
-    Row,
+    StudyColumn,
     StudyFindings,
     StudyOptions,
+    StudyRow,
     claim,
     holds,
     with_error,
@@ -60,7 +60,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     return StudyFindings(columns=COLUMNS, section="section", rows=rows, claims=_claims(rows), picture=_picture(rows))
 
 
-def _rows(asked: StudyOptions, weights: Weights, keep: float) -> list[Row]:
+def _rows(asked: StudyOptions, weights: Weights, keep: float) -> list[StudyRow]:
     """The gradient of one net, over masks, or its mean square over masks and weights: its total and its sigma."""
     image, convention, normalised, word = IMAGES[weights]
     runs = asked.pick(full=2000, quick=400, smoke=100)
@@ -71,7 +71,7 @@ def _rows(asked: StudyOptions, weights: Weights, keep: float) -> list[Row]:
     expected = 1.0 if weights == "uniform" else keep**-LAYERS
     numbers = {"total": (*totals(nets, pictures, convention), expected), "sigma": (float(spread), spread.se, SIGMA)}
     return [
-        Row(
+        StudyRow(
             name=f"{what}{word}, keep {keep:g}",
             section=f"{weights} weights: {what} of {image}",
             keep=keep,
@@ -107,15 +107,15 @@ def totals(nets: Nets, pictures: Tensor, convention: str) -> tuple[float, float]
 
 
 COLUMNS = (
-    Column("statistic", "{name}", numeric=False),
-    Column("runs", "{runs}", optional=True),
-    Column("measured", lambda row: with_error(row.value, row.se)),
-    Column("theory", "{theory:.3f}"),
+    StudyColumn("statistic", "{name}", numeric=False),
+    StudyColumn("runs", "{runs}", optional=True),
+    StudyColumn("measured", lambda row: with_error(row.value, row.se)),
+    StudyColumn("theory", "{theory:.3f}"),
     VERDICT,
 )
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     least = {row.section: row for row in rows if row.keep == min(KEEPS)}
     names = {
         "uniform weights: total of E[g]": "the gradient's total stays",
@@ -133,10 +133,10 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def _picture(rows: Sequence[Row]) -> Picture:
+def _picture(rows: Sequence[StudyRow]) -> Picture:
     squares = [row for row in rows if row.section == "random weights: sigma of E[g²]"]
     shown = tuple(
-        Shown(title=f"mean square of the gradient, keep {row.keep:g}", values=row.maps["g"]) for row in squares
+        ChartMap(title=f"mean square of the gradient, keep {row.keep:g}", values=row.maps["g"]) for row in squares
     )
     curves = [along_row(f"keep {row.keep:g}", row.maps["g"], points=True) for row in squares]
     curves.append(along_row("closed form", theory.uniform_stack(LAYERS, 3).kernel[None]))

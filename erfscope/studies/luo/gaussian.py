@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.luo.stacks import (
     ACTIVATIONS,
     EXACT,
@@ -25,7 +25,7 @@ from erfscope.studies.luo.stacks import (
     measure_design,
     rms_sigma,
 )
-from erfscope.studies.study import Claim, Row, StudyFindings, StudyOptions, claim, holds
+from erfscope.studies.study import Claim, StudyFindings, StudyOptions, StudyRow, claim, holds
 
 #: The least depth of random nets in the claims; those of 5 layers are still far from the limit.
 DEEP = 10
@@ -50,13 +50,13 @@ def study(asked: StudyOptions) -> StudyFindings:
     )
 
 
-def _measured(asked: StudyOptions, weights: Weights, act: Activation, n: int, runs: int) -> Row:
+def _measured(asked: StudyOptions, weights: Weights, act: Activation, n: int, runs: int) -> StudyRow:
     shape = theory.uniform_stack(n, 3)
 
-    def is_binomial(row: Row) -> bool:
+    def is_binomial(row: StudyRow) -> bool:
         return row.kurtosis is not None and abs(row.kurtosis - (shape.excess_kurtosis or 0.0)) < EXACT
 
-    def is_bell(row: Row) -> bool:
+    def is_bell(row: StudyRow) -> bool:
         sigma = shape.sigma_px if weights == "uniform" else rms_sigma(n)
         return (row.gaussian_r2 or 0.0) >= GAUSSIAN_R2 and abs(row.abs_sigma_px / sigma - 1) <= NEAR
 
@@ -66,7 +66,7 @@ def _measured(asked: StudyOptions, weights: Weights, act: Activation, n: int, ru
     return measure_design(asked, name, design, runs, sigma=sigma, also=also)
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     exact = [row for row in rows if row.runs == 1]
     gated = [row for row in rows if row.section == SECTIONS["uniform"] and row.theory_px is None]
     deep = [row for row in rows if row.section == SECTIONS["random"] and row.layers >= DEEP]
@@ -92,7 +92,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def _picture(rows: Sequence[Row]) -> Picture:
+def _picture(rows: Sequence[StudyRow]) -> Picture:
     few = [row for row in rows if row.runs <= 20]
     shown = [row for row in few if row.layers == max(each.layers for each in rows if each.runs == 20)]
     drawn = [row for row in shown if row.section == SECTIONS["random"]]
@@ -110,6 +110,6 @@ def _picture(rows: Sequence[Row]) -> Picture:
     )
     return Picture(
         title="ERFs of deep stacks are Gaussian",
-        rows=(tuple(Shown(title=row.name, values=row.maps["|g|"]) for row in drawn), charts),
+        rows=(tuple(ChartMap(title=row.name, values=row.maps["|g|"]) for row in drawn), charts),
         note="After Luo et al. 2016, section 4. 20 runs each.",
     )

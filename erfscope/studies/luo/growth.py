@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, Curve, Picture
+from erfscope.show import Chart, Curve, Picture
 from erfscope.studies.luo.stacks import EXACT, RMS, WIDTHS, Activation, Design, Weights, draw_nets, measure_nets
-from erfscope.studies.study import VERDICT, Claim, Column, Row, StudyFindings, StudyOptions, claim
+from erfscope.studies.study import VERDICT, Claim, StudyColumn, StudyFindings, StudyOptions, StudyRow, claim
 
 #: Luo et al. 2016, section 4: slopes of the size and of its ratio to the theoretical receptive field.
 PUBLISHED = (0.56, -0.43)
@@ -62,12 +62,12 @@ def slopes(layers: Sequence[int], sizes: Sequence[float]) -> tuple[float, float]
     return size, ratio
 
 
-def _row(name: str, runs: int, depths: tuple[int, ...], sizes: Sequence[float]) -> Row:
+def _row(name: str, runs: int, depths: tuple[int, ...], sizes: Sequence[float]) -> StudyRow:
     weights, _, _, power = FAMILIES[name]
     found, expected = slopes(depths, sizes), slopes(depths, [closed_form(n, power or 0.5) for n in depths])
     # Families without a closed form are compared with the root of the variance image, at twice the limit.
     limit = EXACT if weights == "uniform" else LIMIT if power is not None else 2 * LIMIT
-    return Row(
+    return StudyRow(
         name=name,
         runs=runs,
         layers=depths,
@@ -84,19 +84,19 @@ def _row(name: str, runs: int, depths: tuple[int, ...], sizes: Sequence[float]) 
 
 
 COLUMNS = (
-    Column("weights, image", "{name}", numeric=False),
-    Column("runs", "{runs}", optional=True),
-    Column("size", "{slope_size:+.3f}"),
-    Column("theory", "{theory_size:+.3f}"),
-    Column("paper", "{published_size:+.2f}"),
-    Column("size / TRF", "{slope_ratio:+.3f}"),
-    Column("theory", "{theory_ratio:+.3f}"),
-    Column("paper", "{published_ratio:+.2f}"),
+    StudyColumn("weights, image", "{name}", numeric=False),
+    StudyColumn("runs", "{runs}", optional=True),
+    StudyColumn("size", "{slope_size:+.3f}"),
+    StudyColumn("theory", "{theory_size:+.3f}"),
+    StudyColumn("paper", "{published_size:+.2f}"),
+    StudyColumn("size / TRF", "{slope_ratio:+.3f}"),
+    StudyColumn("theory", "{theory_ratio:+.3f}"),
+    StudyColumn("paper", "{published_ratio:+.2f}"),
     VERDICT,
 )
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     root = next(row for row in rows if row.name == "random, root of g²")
     return [
         claim(
@@ -113,7 +113,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def _picture(rows: Sequence[Row]) -> Picture:
+def _picture(rows: Sequence[StudyRow]) -> Picture:
     sizes = {row.name: row.sizes_px for row in rows}
     ratios = {row.name: [px / (2 * n + 1) for n, px in zip(row.layers, row.sizes_px, strict=True)] for row in rows}
     charts = tuple(

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.luo.stacks import EXACT, SECTIONS, WIDTHS, Design, Weights, columns, measure_design
-from erfscope.studies.study import Claim, Row, StudyFindings, StudyOptions, claim
+from erfscope.studies.study import Claim, StudyFindings, StudyOptions, StudyRow, claim
 
 #: Shares of the taps along one axis.
 PROFILES: dict[str, tuple[float, ...]] = {
@@ -35,7 +35,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     )
 
 
-def _measured(asked: StudyOptions, weights: Weights, profile: str) -> Row:
+def _measured(asked: StudyOptions, weights: Weights, profile: str) -> StudyRow:
     layers, runs = asked.pick(full=(20, 100), quick=(20, 100), smoke=(8, 20))
     taps = PROFILES[profile]
     # Cumulants add over layers: taps at -1, 0 and 1 with shares a, 1 - 2a, a have the variance 2a and the fourth
@@ -43,7 +43,7 @@ def _measured(asked: StudyOptions, weights: Weights, profile: str) -> Row:
     spread = 2 * taps[0]
     kurtosis = (spread - 3 * spread**2) / spread**2 / layers
 
-    def has_kurtosis(row: Row) -> bool:
+    def has_kurtosis(row: StudyRow) -> bool:
         return weights == "random" or (row.kurtosis is not None and abs(row.kurtosis - kurtosis) < EXACT)
 
     design = Design(layers=layers, weights=weights, profile=taps, width=WIDTHS[weights])
@@ -52,7 +52,7 @@ def _measured(asked: StudyOptions, weights: Weights, profile: str) -> Row:
     return measure_design(asked, f"{weights}, {profile}", design, how_many, sigma=sigma, also=has_kurtosis)
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     gains = {}
     for weights in WIDTHS:
         even, *_, sparse = (row for row in rows if row.section == SECTIONS[weights])
@@ -69,8 +69,8 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     return [*gains.values(), bell]
 
 
-def _picture(rows: Sequence[Row]) -> Picture:
-    maps = tuple(Shown(title=row.name, values=row.maps["|g|"]) for row in rows)
+def _picture(rows: Sequence[StudyRow]) -> Picture:
+    maps = tuple(ChartMap(title=row.name, values=row.maps["|g|"]) for row in rows)
     curves = []
     for row in rows[:3]:
         middle, line = (row.trf_px - 1) / 2, row.maps["|g|"].sum(0)

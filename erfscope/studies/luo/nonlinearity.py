@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from erfscope.figures.chart_data import Chart, Picture, Shown
+from erfscope.show import Chart, ChartMap, Picture
 from erfscope.studies.luo.stacks import (
     ACTIVATIONS,
     WIDTHS,
@@ -21,7 +21,7 @@ from erfscope.studies.luo.stacks import (
     measure_design,
     rms_sigma,
 )
-from erfscope.studies.study import Claim, Row, StudyFindings, StudyOptions, claim, holds
+from erfscope.studies.study import Claim, StudyFindings, StudyOptions, StudyRow, claim, holds
 
 
 def study(asked: StudyOptions) -> StudyFindings:
@@ -34,11 +34,11 @@ def study(asked: StudyOptions) -> StudyFindings:
     )
 
 
-def _measured(asked: StudyOptions, act: Activation, width: int) -> Row:
+def _measured(asked: StudyOptions, act: Activation, width: int) -> StudyRow:
     layers, runs = asked.pick(full=(20, 100), quick=(20, 100), smoke=(8, 40))
     near, fit = asked.pick(full=(0.03, 0.98), quick=(0.03, 0.98), smoke=(0.06, 0.9))
 
-    def is_claimed(row: Row) -> bool:
+    def is_claimed(row: StudyRow) -> bool:
         off = abs(row.abs_sigma_px / rms_sigma(layers) - 1)
         if width > 1:
             return bool(off <= near and (row.gaussian_r2 or 0.0) >= fit and row.dead == 0)
@@ -50,7 +50,7 @@ def _measured(asked: StudyOptions, act: Activation, width: int) -> Row:
     return measure_design(asked, f"{act}, {width}", design, runs, section=section, also=is_claimed)
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     one, many = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     expected = rms_sigma(rows[0].layers)
     off, relu = max(abs(row.abs_sigma_px / expected - 1) for row in many), one[1]
@@ -72,10 +72,10 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def _picture(rows: Sequence[Row]) -> Picture:
+def _picture(rows: Sequence[StudyRow]) -> Picture:
     half, names = len(rows) // 2, [row.name.split(",")[0] for row in rows]
     maps = [
-        Shown(title=f"{name}, {row.section}", values=row.maps["|g|"]) for name, row in zip(names, rows, strict=True)
+        ChartMap(title=f"{name}, {row.section}", values=row.maps["|g|"]) for name, row in zip(names, rows, strict=True)
     ]
     curves = tuple(along_row(name, row.maps["|g|"]) for name, row in zip(names[half:], rows[half:], strict=True))
     title = f"mean |g| along a row, {WIDTHS['random']} channels"

@@ -12,9 +12,9 @@ import math
 from collections.abc import Sequence
 
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.luo.stacks import SECTIONS, WIDTHS, Activation, Design, Weights, columns, measure_design
-from erfscope.studies.study import Claim, Row, StudyFindings, StudyOptions, claim, with_error
+from erfscope.studies.study import Claim, StudyFindings, StudyOptions, StudyRow, claim, with_error
 
 
 def study(asked: StudyOptions) -> StudyFindings:
@@ -25,7 +25,7 @@ def study(asked: StudyOptions) -> StudyFindings:
         *itertools.product(WIDTHS, depths, (False, True)),
         *(("random ReLU", depths[-1], skip) for skip in (False, True)),
     ]
-    rows: list[Row] = []
+    rows: list[StudyRow] = []
     for each in asked.each("luo-skip", wanted):
         rows.append(_measured(asked, *each, rows))
     return StudyFindings(
@@ -37,8 +37,8 @@ def study(asked: StudyOptions) -> StudyFindings:
     )
 
 
-def _measured(asked: StudyOptions, kind: str, n: int, skip: bool, before: Sequence[Row]) -> Row:
-    def is_claimed(row: Row) -> bool:
+def _measured(asked: StudyOptions, kind: str, n: int, skip: bool, before: Sequence[StudyRow]) -> StudyRow:
+    def is_claimed(row: StudyRow) -> bool:
         """The field is the plain stack's; where there is no closed form, sigma is smaller by two standard errors."""
         is_smaller = True
         if kind == "random ReLU" and skip:
@@ -63,7 +63,7 @@ def _name(kind: str, n: int, skip: bool) -> str:
     return f"{kind}, {n}{', skips' if skip else ''}"
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     n, claims = rows[-1].layers, []
     for kind, form in (("uniform", " (closed form 0.7071)"), ("random", " (closed form 0.7071)"), ("random ReLU", "")):
         plain, skipping = (next(row for row in rows if row.name == _name(kind, n, skip)) for skip in (False, True))
@@ -75,9 +75,9 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     return [*claims, claim("skips keep the TRF", "the same", "the same" if same else "differs", same)]
 
 
-def _picture(rows: Sequence[Row], depths: tuple[int, ...]) -> Picture:
+def _picture(rows: Sequence[StudyRow], depths: tuple[int, ...]) -> Picture:
     deepest = [row for row in rows if row.layers == depths[-1] and row.section != SECTIONS["uniform"]]
-    maps = tuple(Shown(title=row.name, values=row.maps["|g|"]) for row in deepest)
+    maps = tuple(ChartMap(title=row.name, values=row.maps["|g|"]) for row in deepest)
     sigma_of = {row.name: row.sigma_px for row in rows}
     lines = (
         *(

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope import theory
-from erfscope.figures.chart_data import Curve
 from erfscope.maps.erf_map import FloatArray
-from erfscope.studies.study import VERDICT, Column, Row, StudyOptions, measure, with_error
+from erfscope.show import Curve
+from erfscope.studies.study import VERDICT, StudyColumn, StudyOptions, StudyRow, measure, with_error
 
 Activation = Literal["linear", "relu", "tanh", "sigmoid"]
 Weights = Literal["uniform", "random"]
@@ -192,8 +192,8 @@ def measure_design(
     *,
     section: str = "",
     sigma: float | None = None,
-    also: Callable[[Row], bool] = lambda _: True,
-) -> Row:
+    also: Callable[[StudyRow], bool] = lambda _: True,
+) -> StudyRow:
     """Measure one design. Its row fails if sigma differs from the theory, or if ``also`` does not hold.
 
     Args:
@@ -210,7 +210,7 @@ def measure_design(
     compared = absolute if design.weights == "uniform" else measure_nets(nets, pictures, VARIANCE)
     spread = compared["sigma_row"]
     limit = None if sigma is None else EXACT * sigma + Z_LIMIT * (spread.se or 0.0)
-    row = Row(
+    row = StudyRow(
         name=name,
         section=section or SECTIONS[design.weights],
         layers=design.layers,
@@ -249,23 +249,23 @@ def rms_sigma(n: int, k: int = 3) -> float:
     return math.sqrt(float(amplitude @ at**2 / amplitude.sum()))
 
 
-def columns(first: str, *, shape: bool = True) -> tuple[Column, ...]:
+def columns(first: str, *, shape: bool = True) -> tuple[StudyColumn, ...]:
     """Return the columns of the rows of :func:`measure_design`.
 
     Args:
         first: Title of the first one.
         shape: Whether to show the fit by a Gaussian.
     """
-    fit = (Column("R2", "{gaussian_r2:.3f}"), Column("kurtosis", "{kurtosis:.2f}", optional=True))
+    fit = (StudyColumn("R2", "{gaussian_r2:.3f}"), StudyColumn("kurtosis", "{kurtosis:.2f}", optional=True))
     return (
-        Column(first, "{name}", numeric=False),
-        Column("runs", "{runs}", optional=True),
-        Column("dead", "{dead:.0%}", optional=True),
-        Column("TRF", "{trf_px}"),
-        Column("sigma", lambda row: with_error(row.sigma_px, row.sigma_se_px)),
-        Column("theory", "{theory_px:.3f}"),
-        Column("of |g|", "{abs_sigma_px:.2f}"),
-        Column("size", "{luo_size_px:.1f}"),
+        StudyColumn(first, "{name}", numeric=False),
+        StudyColumn("runs", "{runs}", optional=True),
+        StudyColumn("dead", "{dead:.0%}", optional=True),
+        StudyColumn("TRF", "{trf_px}"),
+        StudyColumn("sigma", lambda row: with_error(row.sigma_px, row.sigma_se_px)),
+        StudyColumn("theory", "{theory_px:.3f}"),
+        StudyColumn("of |g|", "{abs_sigma_px:.2f}"),
+        StudyColumn("size", "{luo_size_px:.1f}"),
         *(fit if shape else ()),
         VERDICT,
     )

@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Sequence
 
 from erfscope import theory
-from erfscope.figures.chart_data import Chart, Picture, Shown
+from erfscope.show import Chart, ChartMap, Picture
 from erfscope.studies.luo.stacks import EXACT, WIDTHS, Design, Weights, along_row, columns, measure_design
-from erfscope.studies.study import Claim, Row, StudyFindings, StudyOptions, claim
+from erfscope.studies.study import Claim, StudyFindings, StudyOptions, StudyRow, claim
 
 LAYERS = 15
 ONES = (1,) * LAYERS
@@ -33,11 +33,11 @@ def study(asked: StudyOptions) -> StudyFindings:
     )
 
 
-def _measured(asked: StudyOptions, weights: Weights, change: str) -> Row:
+def _measured(asked: StudyOptions, weights: Weights, change: str) -> StudyRow:
     strides, dilations = CHANGES[change]
     shape = theory.strided_dilated_stack([3] * LAYERS, strides, dilations)
 
-    def has_shape(row: Row) -> bool:
+    def has_shape(row: StudyRow) -> bool:
         is_flat = row.kurtosis is not None and abs(row.kurtosis - (shape.excess_kurtosis or 0.0)) < EXACT
         return row.trf_px == shape.trf_px and (is_flat or weights == "random")
 
@@ -46,7 +46,7 @@ def _measured(asked: StudyOptions, weights: Weights, change: str) -> Row:
     return measure_design(asked, f"{weights}, {change}", design, runs, sigma=shape.sigma_px, also=has_shape)
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     base, sub, dilated = rows[:3]
     sizes = [
         f"{row.sigma_px:.3f} px of {base.sigma_px:.3f} (TRF {row.trf_px} of {base.trf_px})" for row in (sub, dilated)
@@ -59,8 +59,8 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def _picture(rows: Sequence[Row]) -> Picture:
-    maps = tuple(Shown(title=row.name, values=row.maps["|g|"]) for row in rows)
+def _picture(rows: Sequence[StudyRow]) -> Picture:
+    maps = tuple(ChartMap(title=row.name, values=row.maps["|g|"]) for row in rows)
     curves = tuple(along_row(row.name, row.maps["|g|"]) for row in rows[:3])
     charts = (Chart(title="gradient along a row, uniform weights", x="px from the unit", y="share", curves=curves),)
     note = (

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.luo.lessons import PAPER, Lesson, lessons, targets_of
 from erfscope.studies.study import (
     VERDICT,
     Claim,
-    Column,
-    Row,
+    StudyColumn,
     StudyFindings,
     StudyOptions,
+    StudyRow,
     claim,
     measure,
     with_error,
@@ -57,7 +57,8 @@ def study(asked: StudyOptions) -> StudyFindings:
     rows = [_taught(asked, lesson) for lesson in lessons(asked)]
     main = [row for row in rows if row.section == PAPER]
     maps = tuple(
-        tuple(Shown(title=f"{row.name}, {state}", values=row.maps[state], log=True) for state in STATES) for row in main
+        tuple(ChartMap(title=f"{row.name}, {state}", values=row.maps[state], log=True) for state in STATES)
+        for row in main
     )
     charts = [
         Chart(title=row.name, x="epoch", y="px", curves=tuple(_over_epochs(row, name, name) for name in SIZES))
@@ -71,13 +72,13 @@ def study(asked: StudyOptions) -> StudyFindings:
     return StudyFindings(columns=COLUMNS, section="section", rows=rows, claims=claims, picture=picture)
 
 
-def _over_epochs(row: Row, size: str, label: str) -> Curve:
+def _over_epochs(row: StudyRow, size: str, label: str) -> Curve:
     """A size after every epoch, the first being before all, and its standard error."""
     y, error = zip(*row.sizes[size], strict=True)
     return Curve(label=label, x=range(len(y)), y=y, error=error)
 
 
-def _taught(asked: StudyOptions, lesson: Lesson) -> Row:
+def _taught(asked: StudyOptions, lesson: Lesson) -> StudyRow:
     """Train one net."""
     net, task, steps = lesson.net, lesson.task, asked.pick(full=50, quick=20, smoke=30)
     pictures, _ = task.shown(asked.pick(full=20, quick=8, smoke=4), lesson.stream(asked, ERF))
@@ -138,11 +139,11 @@ def _erf(net: nn.Module, pictures: Tensor) -> Any:
 
 def _row(
     lesson: Lesson, history: Sequence[dict[str, float]], steps: int, results: tuple[Any, Any, Any], accuracy: float
-) -> Row:
+) -> StudyRow:
     built, before, after = results
     chance = 1 / lesson.task.classes
     sizes = [float(result["luo_size"]) for result in results]
-    return Row(
+    return StudyRow(
         name=lesson.name,
         section=lesson.section,
         data=lesson.task.data,
@@ -183,7 +184,7 @@ def _row(
     )
 
 
-def _claims(row: Row) -> list[Claim]:
+def _claims(row: StudyRow) -> list[Claim]:
     net = f"{row.name} net" if row.section == PAPER else f"segmentation net, {row.name},"
     text = f"the ERF of the {net} grows by training"
     before = with_error(row.r50_before_px, row.r50_before_se_px, 1)
@@ -203,17 +204,17 @@ def _claims(row: Row) -> list[Claim]:
 
 
 COLUMNS = (
-    Column("net", "{name}", numeric=False, folds=True),
-    Column("data", "{data}", numeric=False, folds=True, optional=True),
-    Column("steps", lambda row: f"{row.steps:,}{', flat' if row.is_flat else ''}", optional=True),
-    Column("accuracy", "{accuracy:.0%}"),
-    Column("TRF", "{trf_px}"),
-    Column("TRF publ.", "{published_trf_px}", optional=True, none="-"),
-    Column("as built", "{size_built_px:.1f}"),
-    Column("untrained", "{size_before_px:.1f}"),
-    Column("trained", "{size_after_px:.1f}"),
-    Column("publ.", "{published}", optional=True, none="-"),
-    Column(
+    StudyColumn("net", "{name}", numeric=False, folds=True),
+    StudyColumn("data", "{data}", numeric=False, folds=True, optional=True),
+    StudyColumn("steps", lambda row: f"{row.steps:,}{', flat' if row.is_flat else ''}", optional=True),
+    StudyColumn("accuracy", "{accuracy:.0%}"),
+    StudyColumn("TRF", "{trf_px}"),
+    StudyColumn("TRF publ.", "{published_trf_px}", optional=True, none="-"),
+    StudyColumn("as built", "{size_built_px:.1f}"),
+    StudyColumn("untrained", "{size_before_px:.1f}"),
+    StudyColumn("trained", "{size_after_px:.1f}"),
+    StudyColumn("publ.", "{published}", optional=True, none="-"),
+    StudyColumn(
         "grew",
         lambda row: " / ".join("yes" if held else "no" for held in (row.held_from_built, row.held)),
         numeric=False,

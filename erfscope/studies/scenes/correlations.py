@@ -19,10 +19,10 @@ from torch import Tensor, nn
 import erfscope
 from erfscope import theory
 from erfscope.adapters.blocks import GCN, SelfAttention, on_nodes
-from erfscope.figures.chart_data import Picture, Shown
 from erfscope.maps.erf_map import FloatArray
 from erfscope.restore import seed_generators
-from erfscope.studies.study import Claim, Column, Row, StudyFindings, StudyOptions, claim, measure
+from erfscope.show import ChartMap, Picture
+from erfscope.studies.study import Claim, StudyColumn, StudyFindings, StudyOptions, StudyRow, claim, measure
 
 SIDE, CHANNELS, FILTERS, HIDDEN, DEPTH = 21, 32, 24, 256, 9
 #: The width of both Gaussians in pixels, and the weight of the one opposite.
@@ -164,7 +164,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     return StudyFindings(columns=COLUMNS, rows=rows, claims=_claims(rows), picture=_picture(rows))
 
 
-def _row(name: str, net: nn.Sequential, layer: int, x: Tensor, seed: int) -> Row:
+def _row(name: str, net: nn.Sequential, layer: int, x: Tensor, seed: int) -> StudyRow:
     x = x.to(next(net.parameters()).dtype)
     shown = x[:1] if name == "linear GCN" else x  # the map of a linear net is that of any sample
     how = {"unit": UNIT, "convention": "signed", "measures": ["r50"], "seed": seed}
@@ -181,7 +181,7 @@ def _row(name: str, net: nn.Sequential, layer: int, x: Tensor, seed: int) -> Row
         claimed, held = "no second mode", modes[1] == 0
     elif name == "ReLU GCN":
         claimed, held = "a second mode", modes[1] > 0.4
-    return Row(
+    return StudyRow(
         name=f"{name}, layer {layer}",
         net=name,
         layer=layer,
@@ -229,12 +229,12 @@ def _hops(cell: tuple[int, int]) -> FloatArray:
     return np.asarray(abs(row - cell[0]) + abs(col - cell[1]), dtype=np.float64)
 
 
-def _wanted(row: Row) -> float:
+def _wanted(row: StudyRow) -> float:
     """With how many samples a net would follow the covariance: r^2 = s^2 / (s^2 + 1) for a signal s times the noise."""
     return float(row.samples / row.signal_to_noise**2 * FOLLOWS**2 / (1 - FOLLOWS**2))
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     published = {"no second mode": "0 % at the partner", "a second mode": "as the links lead"}
     uniform, claims = float((_hops(PARTNER) <= NEAR).mean()), []
     for row in rows:
@@ -252,7 +252,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     return claims
 
 
-def _picture(rows: Sequence[Row]) -> Picture:
+def _picture(rows: Sequence[StudyRow]) -> Picture:
     """A column for every layer that the paper shows, and below them the covariance of the input beside the layers that
     are left."""
     shown = ["convolution, layer 4", f"convolution, layer {DEPTH}", f"linear GCN, layer {DEPTH}"]
@@ -260,7 +260,7 @@ def _picture(rows: Sequence[Row]) -> Picture:
     by_name = {row.name: row for row in rows}
     grid = zip(*(_panels(by_name[name]) for name in shown), strict=True)
     others = [_panels(row)[1] for row in rows if row.name not in shown]
-    covered = Shown(title="input", values=covariance()[INDEX].reshape(SIDE, SIDE), unit=UNIT)
+    covered = ChartMap(title="input", values=covariance()[INDEX].reshape(SIDE, SIDE), unit=UNIT)
     return Picture(
         title="ERFs beside covariances, mean over data with random weights",
         headings=(
@@ -279,26 +279,26 @@ def _picture(rows: Sequence[Row]) -> Picture:
     )
 
 
-def _panels(row: Row) -> tuple[Shown, ...]:
+def _panels(row: StudyRow) -> tuple[ChartMap, ...]:
     """The ERF, without the unit, that on a logarithmic scale, and the covariance of the activations."""
     without, name = np.where(_hops(UNIT) > 0, row.maps["erf"], 0), f"{SHORT[row.net]} {row.layer}"
     return (
-        Shown(title=name, values=row.maps["erf"], signed=True, unit=UNIT),
-        Shown(title=name, values=without, signed=True),
-        Shown(title=name, values=without, signed=True, log=True),
-        Shown(title=name, values=row.maps["activations"], signed=True, unit=UNIT),
+        ChartMap(title=name, values=row.maps["erf"], signed=True, unit=UNIT),
+        ChartMap(title=name, values=without, signed=True),
+        ChartMap(title=name, values=without, signed=True, log=True),
+        ChartMap(title=name, values=row.maps["activations"], signed=True, unit=UNIT),
     )
 
 
 COLUMNS = (
-    Column("net", "{name}", numeric=False, folds=True),
-    Column("r input", "{with_input:.3f}"),
-    Column("r activ.", "{with_activations:.3f}"),
-    Column("at unit", "{near_unit:.1%}"),
-    Column("at partner", "{near_partner:.1%}"),
-    Column("error", "{error:.0e}", optional=True),
-    Column("signal", "{signal_to_noise:.2g}", optional=True),
-    Column("samples", "{samples}", optional=True),
-    Column("claim", "{claim}", numeric=False, folds=True),
-    Column("held", lambda row: "yes" if row.held else "no", numeric=False),
+    StudyColumn("net", "{name}", numeric=False, folds=True),
+    StudyColumn("r input", "{with_input:.3f}"),
+    StudyColumn("r activ.", "{with_activations:.3f}"),
+    StudyColumn("at unit", "{near_unit:.1%}"),
+    StudyColumn("at partner", "{near_partner:.1%}"),
+    StudyColumn("error", "{error:.0e}", optional=True),
+    StudyColumn("signal", "{signal_to_noise:.2g}", optional=True),
+    StudyColumn("samples", "{samples}", optional=True),
+    StudyColumn("claim", "{claim}", numeric=False, folds=True),
+    StudyColumn("held", lambda row: "yes" if row.held else "no", numeric=False),
 )

@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from erfscope.adapters.blocks import SelfAttention
-from erfscope.figures.chart_data import Chart, Curve, Picture, Shown
 from erfscope.maps.erf_map import FloatArray
 from erfscope.restore import seed_generators
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.studies.study import (
     Claim,
-    Column,
-    Row,
+    StudyColumn,
     StudyFindings,
     StudyOptions,
+    StudyRow,
     claim,
     error_of_mean,
     measure,
@@ -232,12 +232,12 @@ def _erf(net: Responder, shown: Scenes, seed: int) -> Any:
 
 def _row(
     name: str, taught: Sequence[tuple[Responder, Any, Any, Sequence[float]]], learned: Scenes, asked_of: Scenes
-) -> Row:
+) -> StudyRow:
     """The row of nets of one kind: each with its ERFs before and after training, and its accuracy after each epoch."""
     nets, before, after, histories = zip(*taught, strict=True)
     right = np.stack([_right(net, asked_of) for net in nets])
     sizes, sizes_before = ([float(result["r90"]) for result in results] for results in (after, before))
-    return Row(
+    return StudyRow(
         name=name,
         parameters=sum(parameter.numel() for parameter in nets[0].parameters()),
         # Side of the theoretical receptive field, in pixels; None if it is the whole image.
@@ -303,7 +303,7 @@ def _train(name: str, net: Responder, learned: Scenes, checked: Scenes, asked: S
     return [entry["relational"] for entry in history]
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     ranked = all(a.r90 < b.r90 and a.r90_before < b.r90_before for a, b in itertools.pairwise(rows))
     places = {row.name: sorted(rows, key=lambda each: each.relational).index(row) for row in rows}
     sizes = " < ".join(
@@ -324,12 +324,12 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def _of_each(row: Row) -> str:
+def _of_each(row: StudyRow) -> str:
     """The accuracies of several nets, in words."""
     return f" (nets: {', '.join(f'{100 * each:.1f}' for each in row.of_each)})" if len(row.of_each) > 1 else ""
 
 
-def _picture(rows: Sequence[Row]) -> Picture:
+def _picture(rows: Sequence[StudyRow]) -> Picture:
     names = tuple(row.name.removeprefix("Self-") for row in rows)
     answered = (
         points("relational", rows, "relational", scale=100, error="relational_se"),
@@ -349,19 +349,19 @@ def _picture(rows: Sequence[Row]) -> Picture:
         Chart(title="Right answers", x="", y="%", curves=answered, names=names, marks=marks),
         Chart(title="ERF size", x="", y="r90 (px)", curves=sizes, names=names),
     )
-    shown = tuple(Shown(title=f"{row.name}, trained", values=row.maps["trained"], log=True) for row in rows)
+    shown = tuple(ChartMap(title=f"{row.name}, trained", values=row.maps["trained"], log=True) for row in rows)
     note = "Learning: a mean over nets, on validation images. Right answers: on images that chose nothing."
     return Picture(title="Sort-of-CLEVR: how far nets look, and what they answer", rows=(charts, shown), note=note)
 
 
 COLUMNS = (
-    Column("net", "{name}", numeric=False),
-    Column("TRF px", "{trf}", none="all"),
-    Column("r90 px", "{r90_before:.1f}"),
-    Column("trained", lambda row: with_error(row.r90, row.r90_se, 1)),
-    Column("relational", "{relational:.1%}"),
-    Column("publ.", "{published:g}%"),
-    Column("blind", "{blind:.1%}", optional=True),
-    Column("one object", "{alone:.1%}"),
-    Column("parameters", "{parameters:,}", optional=True),
+    StudyColumn("net", "{name}", numeric=False),
+    StudyColumn("TRF px", "{trf}", none="all"),
+    StudyColumn("r90 px", "{r90_before:.1f}"),
+    StudyColumn("trained", lambda row: with_error(row.r90, row.r90_se, 1)),
+    StudyColumn("relational", "{relational:.1%}"),
+    StudyColumn("publ.", "{published:g}%"),
+    StudyColumn("blind", "{blind:.1%}", optional=True),
+    StudyColumn("one object", "{alone:.1%}"),
+    StudyColumn("parameters", "{parameters:,}", optional=True),
 )

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import torch
 
-from erfscope.figures.chart_data import Chart, Curve, Picture
-from erfscope.studies.study import VERDICT, Claim, Column, Row, StudyFindings, StudyOptions, claim, holds
+from erfscope.show import Chart, Curve, Picture
+from erfscope.studies.study import VERDICT, Claim, StudyColumn, StudyFindings, StudyOptions, StudyRow, claim, holds
 from erfscope.studies.theorems import attention, chebyshev, convolutions, gatv2, graphs, pooling, properties
 from erfscope.studies.theorems.case import KINDS, LIMIT, Z_LIMIT, Case, Draws, Kind, Outcome
 
@@ -49,13 +49,13 @@ def draws_of(case: Case, asked: StudyOptions) -> Draws:
     )
 
 
-def _check(case: Case, asked: StudyOptions) -> Row:
+def _check(case: Case, asked: StudyOptions) -> StudyRow:
     problem = None
     try:
         outcome = case.run(draws_of(case, asked))
     except Exception as error:  # the row has the exception, and the other rows go on
         outcome, problem = Outcome(), f"{type(error).__name__}: {error}"
-    return Row(
+    return StudyRow(
         name=case.name,
         source=case.source,
         kind=case.kind,
@@ -72,7 +72,7 @@ def _check(case: Case, asked: StudyOptions) -> Row:
     )
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     by_kind = {kind: [row for row in rows if row.kind == kind] for kind in KINDS}
     error = max((row.error or 0.0 for row in by_kind["closed form"]), default=0.0)
     z = max((abs(row.z or 0.0) for row in by_kind["expectation"]), default=0.0)
@@ -90,7 +90,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def share_of_limit(row: Row) -> float:
+def share_of_limit(row: StudyRow) -> float:
     """Return an error, or the size of a z-score, as a share of its limit; infinite if there is none, or if the limit is
     0 and the error is not."""
     if row.z is not None:
@@ -100,7 +100,7 @@ def share_of_limit(row: Row) -> float:
     return float(row.error) / row.limit if row.limit else 0.0 if row.error == 0 else math.inf
 
 
-def picture(rows: Sequence[Row]) -> Picture:
+def picture(rows: Sequence[StudyRow]) -> Picture:
     """Draw the error of every claim as a share of its limit, by kind and family."""
     exact = [row for row in rows if row.kind == "closed form"]
     others = [row for row in rows if row.kind != "closed form"]
@@ -116,7 +116,7 @@ def picture(rows: Sequence[Row]) -> Picture:
     )
 
 
-def _chart(title: str, rows: Sequence[Row]) -> Chart:
+def _chart(title: str, rows: Sequence[StudyRow]) -> Chart:
     family_of = {case.name: family for family, cases in FAMILIES.items() for case in cases}
     curves = []
     for family in FAMILIES:
@@ -135,18 +135,18 @@ def _chart(title: str, rows: Sequence[Row]) -> Chart:
     )
 
 
-def _limit(row: Row) -> str:
+def _limit(row: StudyRow) -> str:
     return (
         f"{Z_LIMIT:g}" if row.z is not None else "" if row.limit is None else f"{row.limit:.0e}" if row.limit else "0"
     )
 
 
 COLUMNS = (
-    Column("claim", "{name}", numeric=False),
-    Column("source", "{source}", numeric=False, folds=True),
-    Column("max error", "{error:.1e}"),
-    Column("z", "{z:+.2f}"),
-    Column("samples", "{samples}"),
-    Column("limit", _limit, optional=True),
+    StudyColumn("claim", "{name}", numeric=False),
+    StudyColumn("source", "{source}", numeric=False, folds=True),
+    StudyColumn("max error", "{error:.1e}"),
+    StudyColumn("z", "{z:+.2f}"),
+    StudyColumn("samples", "{samples}"),
+    StudyColumn("limit", _limit, optional=True),
     VERDICT,
 )

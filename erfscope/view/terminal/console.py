@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,6 +12,9 @@ from rich.segment import Segment
 from rich.text import Text
 
 from erfscope.printable import UNBROKEN, kept_together, printable
+
+#: Width of text outside a terminal, where COLUMNS is not set.
+PLAIN_WIDTH = 110
 
 
 class PlainConsole(Console):
@@ -42,3 +47,18 @@ def _kept_together(renderable: RenderableType) -> RenderableType:
     text = renderable.copy()
     text.plain = kept_together(text.plain)
     return text
+
+
+def as_plain_text(shown: RenderableType) -> str:
+    """What a terminal of :data:`PLAIN_WIDTH`, or of this one's width, shows, without colours."""
+    screen = PlainConsole(color_system=None)
+    if not screen.is_terminal and not os.environ.get("COLUMNS"):
+        screen.width = PLAIN_WIDTH
+    with screen.capture() as captured:
+        screen.print(shown)
+    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
+
+
+def as_html(text: str) -> str:
+    """Text whose columns are aligned, for a notebook."""
+    return f'<pre style="line-height: 1.2">{html.escape(text)}</pre>'

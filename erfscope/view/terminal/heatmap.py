@@ -46,7 +46,7 @@ GAP = 2
 MIN_WIDTH, MOST = 60, 12
 
 
-class Drawn(NamedTuple):
+class DrawnHeatMap(NamedTuple):
     """A map as text, the key to its marks and shades, and the reason why colours are missing."""
 
     text: Text
@@ -69,17 +69,17 @@ class HeatMap:
         #: Pixels shown, (rows, columns); two rows share a line of text.
         self.shape = (max(2, rows + rows % 2), max(2, columns))
 
-    def drawn(self, console: Console) -> Drawn:
+    def drawn(self, console: Console) -> DrawnHeatMap:
         """The map in colour, or in shade glyphs where there is none."""
         fault = None
         if has_colours(console):
             try:
-                return Drawn(half_blocks(self.pixels()), self._key(COLOUR_KEY))
+                return DrawnHeatMap(half_blocks(self.pixels()), self._key(COLOUR_KEY))
             except ImportError as error:
                 # Missing colours must not lose a measurement.
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0][:100]
                 fault = f"no colours, since cv2 cannot be imported ({reason}): {OPENCV_FIX}"
-        return Drawn(lines_of(self.glyphs()), self._key(GLYPH_KEY), fault)
+        return DrawnHeatMap(lines_of(self.glyphs()), self._key(GLYPH_KEY), fault)
 
     def _key(self, key: str) -> str:
         """The key to the shades alone where the unit has no place."""

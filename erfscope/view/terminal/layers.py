@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -13,11 +12,9 @@ from erfscope.geometry.names import IMAGE, is_input
 from erfscope.geometry.unit import Trf, size_text
 from erfscope.printable import brief, listed_up_to
 from erfscope.results.layers import LayerRow, LayerTable, overview
-from erfscope.view.table import Column, Table, TableRow, rows_of, write
-from erfscope.view.tables import dataframe
-from erfscope.view.terminal.report import as_html, as_plain_text
+from erfscope.view.table import Column, Table, TableRow, rows_of
 from erfscope.view.terminal.table import TerminalTable, fact_table
-from erfscope.view.words import sides_of, square_text, whole_text
+from erfscope.view.words import sides_text, square_text, whole_text
 
 Box = tuple[tuple[int, int], ...]
 #: Wider than any table of layers.
@@ -189,7 +186,7 @@ def _is_mixed(row: LayerRow) -> bool:
 
 def _sides(table: LayerTable, sides: Sequence[float]) -> str:
     if is_input(table.wrt):
-        return sides_of(table.axes, sides, square=True)
+        return sides_text(table.axes, sides, square=True)
     return f"{square_text(sides)} {_unit_of(table)}"
 
 
@@ -207,11 +204,6 @@ def _brief_place(values: Sequence[float]) -> str:
 
 def _box(sides: Box) -> str:
     return " x ".join("nothing" if first > last else f"[{first}, {last}]" for first, last in sides)
-
-
-def layer_text(table: LayerTable) -> str:
-    """The layers as in a terminal, without colours."""
-    return as_plain_text(layer_view(table))
 
 
 def layer_numbers(table: LayerTable) -> Table:
@@ -237,13 +229,3 @@ def layer_numbers(table: LayerTable) -> Table:
         name = [row.name, *([row.wrt] if row.wrt else [])]
         rows.append([*name, str(row.stage).lower(), *places, *sizes, trf.global_by, str(trf.exact).lower()])
     return Table(columns=tuple(Column(name=name) for name in columns), rows=rows_of(rows))
-
-
-def layer_dataframe(table: LayerTable) -> Any:
-    """The layers as a pandas data frame."""
-    return dataframe(write(layer_numbers(table), "csv"), index="layer")
-
-
-def layer_html(table: LayerTable) -> str:
-    """The layers for a notebook."""
-    return as_html(layer_text(table))

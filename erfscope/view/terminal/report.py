@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,20 +21,17 @@ from erfscope.results.comparability import swept
 from erfscope.results.report import Report
 from erfscope.results.result import Result, image_cell
 from erfscope.view import error_bars, words
-from erfscope.view.cells import Size, identity, measure_cell
+from erfscope.view.cells import SizeCells, identity, measure_cell
 from erfscope.view.extras import Extra
 from erfscope.view.fit import NO_ROOM, fit
-from erfscope.view.report_view import ReportView, Row, report_view, unsaid
+from erfscope.view.report_view import ReportRow, ReportView, report_view, unsaid
 from erfscope.view.table import DASH, Cell, Column, Table, TableRow
-from erfscope.view.terminal.console import PlainConsole
 from erfscope.view.terminal.heatmap import GAP, NARROWEST, Gallery, HeatMap, input_image
 from erfscope.view.terminal.table import TerminalTable
 from erfscope.view.windows import windows
 
 #: Columns of the map of a single result where there is room, and the share of a terminal that is wider.
 WIDE_MAP, WIDE_SHARE = 36, 1 / 3
-#: Width of text outside a terminal, where COLUMNS is not set.
-PLAIN_WIDTH = 110
 
 
 def draw_result(result: Result, *, maps: bool = True) -> RenderableType:
@@ -59,29 +54,7 @@ def draw_report(report: Report, *, maps: bool = True, zoom: str | float = AUTO) 
     return Group(*lines)
 
 
-def plain_text(shown: Result | Report) -> str:
-    """A result or a report as in the terminal, without maps and colours."""
-    if isinstance(shown, Result):
-        return as_plain_text(draw_result(shown, maps=False))
-    return as_plain_text(draw_report(shown, maps=False))
-
-
-def as_plain_text(shown: RenderableType) -> str:
-    """What a terminal of :data:`PLAIN_WIDTH`, or of this one's width, shows, without colours."""
-    screen = PlainConsole(color_system=None)
-    if not screen.is_terminal and not os.environ.get("COLUMNS"):
-        screen.width = PLAIN_WIDTH
-    with screen.capture() as captured:
-        screen.print(shown)
-    return "\n".join(line.rstrip() for line in captured.get().strip("\n").splitlines())
-
-
-def as_html(text: str) -> str:
-    """Text whose columns are aligned, for a notebook."""
-    return f'<pre style="line-height: 1.2">{html.escape(text)}</pre>'
-
-
-def _single(row: Row, *, maps: bool, zoom: str | float) -> Iterator[RenderableType]:
+def _single(row: ReportRow, *, maps: bool, zoom: str | float) -> Iterator[RenderableType]:
     result, findings = row.result, unsaid(row.result)
     yield Text(row.label, style="bold").append(" · " + " · ".join(identity(result)), style="not bold")
     if text := words.random_weights(result):
@@ -143,7 +116,7 @@ class _MapAndSizes:
     """A rich renderable: the map beside its sizes and, where there is room, the input image; above them where the
     terminal is narrow."""
 
-    def __init__(self, row: Row, zoom: str | float) -> None:
+    def __init__(self, row: ReportRow, zoom: str | float) -> None:
         self.row, self.zoom = row, zoom
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -172,10 +145,10 @@ def _side(result: Result) -> Iterator[str]:
     """The side that percentages of sizes refer to, for a reference that is no square."""
     sides = [side for side in (() if result.trf is None else result.trf.reference_px[-2:]) if side > 1]
     if len(set(sides)) > 1:
-        yield f"side {words.sides_text(result)[0]}, the root of {' x '.join(str(side) for side in sides)}"
+        yield f"side {words.ratio_sides(result)[0]}, the root of {' x '.join(str(side) for side in sides)}"
 
 
-def _sizes(sizes: tuple[Size, ...]) -> Text:
+def _sizes(sizes: tuple[SizeCells, ...]) -> Text:
     """The rows beside the heat map: value, share of the input's side, and what it means."""
     width = max((cell_len(f"{size.cell} {size.unit}".rstrip()) for size in sizes), default=0)
     names = max([13, *(len(size.name) + 1 for size in sizes)])
@@ -291,7 +264,7 @@ class ComparisonTable:
             return 0
         return 1 + FIRST.index(name) if name in FIRST else 9 if name in MINOR else 8
 
-    def _group(self, row: Row) -> object:
+    def _group(self, row: ReportRow) -> object:
         """The value that rows of one section share: the model where its layers or units are swept, else the swept
         settings."""
         if {"layer", "unit"} & set(self.swept):

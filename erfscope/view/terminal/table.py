@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table as Grid
 from rich.text import Text
 
-from erfscope.view.fit import GAP, Fit, fit, folded
+from erfscope.view.fit import GAP, TableFit, fit, folded
 from erfscope.view.table import Cell, Column, Note, Table, Value, rows_of
 
 
@@ -36,7 +36,7 @@ class TerminalTable:
             yield Text(found.note, style="dim")
         yield from map(_drawn, self.table.notes)
 
-    def grid(self, found: Fit) -> Grid:
+    def grid(self, found: TableFit) -> Grid:
         """The table itself."""
         columns = found.table.columns
         if not any(column.name for column in columns):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,22 +16,16 @@ from erfscope.adapters.requested import Model, name_of, open_adapter
 from erfscope.adapters.weights.checkpoint_files import Saved
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.adapters.zero_branches import zero_branches
-from erfscope.api.blocks import variant_of
-from erfscope.engine.layer_table import layer_table
 from erfscope.engine.model import LoadedModel
-from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
+from erfscope.errors import ErfscopeError, MeasurementError
 from erfscope.geometry.axes import TOKENS
 from erfscope.geometry.names import input_name
-from erfscope.geometry.unit import Trf, UnitWord
-from erfscope.geometry.unit_kind import kind_of
 from erfscope.model_facts import Preprocess
-from erfscope.options.option import Building
 from erfscope.options.request import Request
-from erfscope.options.settings import SAMPLES, SEED_LIMIT, UNTIL_SE_LIMIT, lists_options
+from erfscope.options.settings import SAMPLES, SEED_LIMIT, UNTIL_SE_LIMIT
 from erfscope.printable import one_line
 from erfscope.progress import stage
-from erfscope.restore import restored
-from erfscope.results.layers import LayerTable
+from erfscope.run.blocks import variant_of
 from erfscope.stimuli import open_arrays, open_images
 from erfscope.stimuli import synthetic as draw
 from erfscope.stimuli.decode import read_picture
@@ -41,8 +34,6 @@ from erfscope.stimuli.files import EVERY, by_input, image_files, paired_files, s
 from erfscope.stimuli.several import SeveralFeed
 from erfscope.stimuli.stored import is_values
 from erfscope.stimuli.values import open_values
-
-__all__ = ["Model", "caller_modules", "feed_of", "layers", "load_model", "load_structure", "theoretical"]
 
 
 def load_model(
@@ -187,70 +178,6 @@ def are_paths(images: Any) -> bool:
     if isinstance(images, str | Path):
         return True
     return isinstance(images, list | tuple) and len(images) > 0 and all(isinstance(item, str | Path) for item in images)
-
-
-@torch.inference_mode(False)
-@lists_options
-def layers(
-    model: Model,
-    *,
-    layer: str | None = None,
-    unit: UnitWord = "centre",
-    wrt: str = "image",
-    **options: Unpack[Building],
-) -> LayerTable:
-    """Every layer that can be asked for, in order of execution, without weights or a forward pass on real data.
-
-    Args:
-        model: As for :func:`erfscope.analyze`.
-        layer: Only this one.
-        unit: The units of each layer whose theoretical receptive fields are given, one row each.
-        wrt: Reference of sizes and centres: "image", or a module's output ("NAME") or input ("NAME:in").
-        **options: Those that build the model, such as ``input_size``.
-
-    Raises:
-        ErfscopeError: unknown model, layer or reference.
-    """
-    with restored(*caller_modules(model)):
-        return layer_table(load_structure(model, Request.parse(options)), layer=layer, unit=unit, wrt=wrt)
-
-
-@torch.inference_mode(False)
-@lists_options
-def theoretical(
-    model: Model, layer: str | None = None, unit: UnitWord = "centre", wrt: str = "image", **options: Unpack[Building]
-) -> Trf:
-    """The theoretical receptive field (TRF) of one unit, from one forward pass without numbers (shapes only).
-
-    Args:
-        model: As for :func:`erfscope.analyze`: a spec, an adapter, or a live module in any state, which is left as it
-            is.
-        layer: The layer; the model's default layer if None.
-        unit: The unit: "centre", "corner", "edge" or its index.
-        wrt: Reference of sizes and centres: "image", or a module's output ("NAME") or input ("NAME:in").
-        **options: Those that build the model, such as ``input_size``.
-
-    Returns:
-        The TRF in cells of the reference: pixels where that is the image.
-
-    Raises:
-        ErfscopeError: unknown model, layer or reference, a layer that does not depend on the reference, or not exactly
-            one unit in its map.
-        MeasurementError: the layer has no spatial map, or the model fails.
-    """
-    with restored(*caller_modules(model)):
-        loaded = load_structure(model, Request.parse(options))
-        table = layer_table(loaded, layer=layer or loaded.default_layer_of(kind_of(unit)[0]), unit=unit, wrt=wrt)
-    if len(several := list(dict.fromkeys(row.wrt for row in table.rows))) > 1:
-        raise ErfscopeError(f"{table.model} takes several inputs, and theoretical takes one: wrt={several[0]!r}, say")
-    if len(table.rows) != 1:
-        raise ErfscopeError(
-            f"{unit!r} are {len(table.rows)} units, and theoretical takes one; erfscope.layers gives the TRFs of"
-            " several"
-        )
-    for note in table.notes:
-        warnings.warn(note, ErfWarning, stacklevel=3)  # past inference_mode
-    return table.rows[0].trf
 
 
 def load_structure(model: Model, request: Request, *, has_numbers: bool = False) -> LoadedModel:

@@ -1,4 +1,4 @@
-"""Pages and fragments of HTML: the view of a report with drawings of its maps."""
+"""Pages and fragments of HTML: the view of a report with drawings of its maps, and the style of pages for others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from erfscope.results.figure_style import Style
 from erfscope.results.report import Report
 from erfscope.results.result import Result
 from erfscope.view import page
+from erfscope.view.page import assets, template_of
 from erfscope.view.report_view import report_view
+
+__all__ = ["assets", "html", "report_fragment", "result_fragment", "template_of"]
 
 #: Pixels of a map in a notebook: beside the sizes, and in a table.
 LARGE, SMALL = 240, 96

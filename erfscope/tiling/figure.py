@@ -13,22 +13,17 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from erfscope.errors import ErfscopeError
-from erfscope.figures.canvas import drawing, finish, sheet, write_title
-from erfscope.figures.lettering import write_over
-from erfscope.figures.lines import COLOURS, ROUND, line_style, scale_axis, tidy
-from erfscope.figures.style import ONE_COLUMN, TWO_COLUMNS
 from erfscope.maps.drawn import brightness
-from erfscope.printable import listed
-from erfscope.tiling import HaloBudget, Seam, TilePlan
+from erfscope.show import figures, halo_text, listed, sides_text, square_text
+from erfscope.tiling.budget import HaloBudget, Seam
+from erfscope.tiling.plan import Tiling
 from erfscope.tiling.shown import budget_headline, errors_note, weights_note
-from erfscope.view.extras import halo_text
-from erfscope.view.words import sides_of, square_text
 
 HEIGHT = 2.6
 #: What is drawn of a tile, from the outermost on.
 CROP: dict[str, Any] = {"facecolor": "#f2f2f2", "edgecolor": "#444444", "linewidth": 0.8}
-HALO: dict[str, Any] = {"facecolor": "#f6d999", "edgecolor": COLOURS[1], "linewidth": 0.8}
-VALID: dict[str, Any] = {"facecolor": "#b3d5e8", "edgecolor": COLOURS[0], "linewidth": 1.2}
+HALO: dict[str, Any] = {"facecolor": "#f6d999", "edgecolor": figures.COLOURS[1], "linewidth": 0.8}
+VALID: dict[str, Any] = {"facecolor": "#b3d5e8", "edgecolor": figures.COLOURS[0], "linewidth": 1.2}
 GRID: dict[str, Any] = {"color": "#999999", "linewidth": 0.4}
 NUMBER: dict[str, Any] = {
     "ha": "center",
@@ -37,7 +32,7 @@ NUMBER: dict[str, Any] = {
     "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.8},
 }
 UNIT: dict[str, Any] = {"linestyle": "", "marker": "s", "markersize": 6, "mfc": "black", "mec": "none"}
-PREDICTED: dict[str, Any] = {"color": COLOURS[1], "linewidth": 1.2}
+PREDICTED: dict[str, Any] = {"color": figures.COLOURS[1], "linewidth": 1.2}
 TOLERANCE: dict[str, Any] = {"color": "#444444", "linestyle": (0, (1, 1.2)), "linewidth": 1.0}
 EXACT: dict[str, Any] = {"color": "#444444", "linewidth": 0.8}
 #: Lines that differ by less, relative to their values, cover each other.
@@ -49,7 +44,7 @@ LINES = 40
 
 
 def tile_figure(
-    plan: TilePlan, budget: HaloBudget | None = None, tolerance: float | None = None, seams: Sequence[Seam] = ()
+    plan: Tiling, budget: HaloBudget | None = None, tolerance: float | None = None, seams: Sequence[Seam] = ()
 ) -> Figure:
     """Draw one tile that touches no border, and beside it what shorter halos cut off and the error that they leave.
 
@@ -70,10 +65,10 @@ def tile_figure(
         else [f"tiles differ from the whole {plan.input_axes.noun}: {plan.blockers[0].partition('; ')[0]}"]
     )
     words += ["halo: of all paths, for any weights"] * (budget is None)
-    with drawing():
+    with figures.drawing():
         count = 1 + (budget is not None) + bool(seams)
-        figure = sheet(ONE_COLUMN if count == 1 else TWO_COLUMNS)
-        write_title(figure, " · ".join(part for part in (plan.model, plan.layer) if part))
+        figure = figures.sheet(figures.ONE_COLUMN if count == 1 else figures.TWO_COLUMNS)
+        figures.write_title(figure, " · ".join(part for part in (plan.model, plan.layer) if part))
         panels = list(figure.subplots(1, count, squeeze=False)[0])
         keys = _tile(panels[0], plan, budget)
         if budget is not None:
@@ -91,15 +86,15 @@ def tile_figure(
             words.append(
                 "crops are whole steps of the alignment, so that a halo between two steps counts as the longer"
             )
-        finish(figure, panels[:1], [HEIGHT], words=words, handles=keys)
+        figures.finish(figure, panels[:1], [HEIGHT], words=words, handles=keys)
     return figure
 
 
-def _tile(ax: Axes, plan: TilePlan, budget: HaloBudget | None) -> list[Line2D]:
+def _tile(ax: Axes, plan: Tiling, budget: HaloBudget | None) -> list[Line2D]:
     """Crop, halo, valid part and alignment grid in input pixels, counted from a multiple of the alignment; over them
     the ERF of the first unit.
     """
-    write_over(ax, "one tile")
+    figures.write_over(ax, "one tile")
     axes = list(zip(plan.axes, plan.tile, strict=True))[-2:]
     # One axis is drawn as a strip.
     spans = {name: [(0.0, 1.0)] * (2 - len(axes)) for name in ("crop", "halo", "valid")}
@@ -128,9 +123,9 @@ def _tile(ax: Axes, plan: TilePlan, budget: HaloBudget | None) -> list[Line2D]:
     ax.set_aspect("equal" if len(axes) > 1 else "auto", anchor="N")
     ax.tick_params(length=2.5, pad=2, left=len(axes) > 1, labelleft=len(axes) > 1)
     labels = [
-        f"valid part {sides_of(plan.input_axes, plan.tile, square=True)}",
+        f"valid part {sides_text(plan.input_axes, plan.tile, square=True)}",
         f"halo {halo_text(plan.halo, plan.input_axes)}",
-        f"crop {sides_of(plan.input_axes, plan.crop, square=True)}",
+        f"crop {sides_text(plan.input_axes, plan.crop, square=True)}",
     ]
     keys = [
         Line2D(
@@ -140,7 +135,7 @@ def _tile(ax: Axes, plan: TilePlan, budget: HaloBudget | None) -> list[Line2D]:
     ]
     drawn = f", a line for every {every}" if every > 1 else ""
     keys.append(
-        Line2D([], [], label=f"alignment {sides_of(plan.input_axes, plan.alignment, square=True)}{drawn}", **GRID)
+        Line2D([], [], label=f"alignment {sides_text(plan.input_axes, plan.alignment, square=True)}{drawn}", **GRID)
     )
     if budget is not None and budget.corner is not None:
         erf = np.atleast_2d(budget.corner.sum(tuple(range(budget.corner.ndim - len(axes)))))
@@ -158,11 +153,11 @@ def _tile(ax: Axes, plan: TilePlan, budget: HaloBudget | None) -> list[Line2D]:
     return keys
 
 
-def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | None) -> list[Line2D]:
+def _shares(ax: Axes, plan: Tiling, budget: HaloBudget, tolerance: float | None) -> list[Line2D]:
     """The share cut off against the halo, a line for each side that ends before the exact halo, where it is 0; sides
     whose lines cover each other have one key."""
-    tidy(ax)
-    write_over(ax, "ERF beyond the halo")
+    figures.tidy(ax)
+    figures.write_over(ax, "ERF beyond the halo")
     floor, sides = 0.1 * (tolerance or 1e-2), list(np.ndindex(len(plan.axes), 2))
     alike: dict[int, list[str]] = {}
     for row, side in sides:
@@ -170,20 +165,22 @@ def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | Non
         others = [np.allclose(share, budget.share[other], rtol=COVERED, atol=COVERED * floor) for other in sides]
         number = others.index(True)
         alike.setdefault(number, []).append(f"{plan.input_axes.names[row]} {('before', 'after')[side]}")
-        look = line_style(number)
+        look = figures.line_style(number)
         halos = np.arange(len(share))
         ax.plot(halos[share > 0], share[share > 0], gid=f"share {row} {side}", markevery=(number, 8), **look)
         low, high = np.clip(share - se, floor, None), share + se
         ax.fill_between(halos, low, high, where=share > 0, color=look["color"], alpha=0.2, linewidth=0)
         ax.axvline(exact, gid=f"exact {row} {side}", **EXACT)
     names = {number: "every side" if len(each) == len(sides) > 1 else listed(each) for number, each in alike.items()}
-    keys = [Line2D([], [], label=f"ERF cut off, {name}", **line_style(number)) for number, name in names.items()]
+    keys = [
+        Line2D([], [], label=f"ERF cut off, {name}", **figures.line_style(number)) for number, name in names.items()
+    ]
     keys.append(Line2D([], [], label=f"exact halo {halo_text(plan.halo, plan.input_axes)}", **EXACT))
     if tolerance is not None:
         ax.axhline(tolerance, gid="tolerance", **TOLERANCE)
         keys.append(Line2D([], [], label=f"tolerance {tolerance:g}", **TOLERANCE))
-    scale_axis(ax, "log", max(1.0, float(budget.share.max())), bottom=floor)
-    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, **ROUND))
+    figures.scale_axis(ax, "log", max(1.0, float(budget.share.max())), bottom=floor)
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, **figures.ROUND))
     ax.set(
         xlim=(0, 1.04 * max(1, *map(max, plan.halo))),
         xlabel=f"halo ({plan.input_axes.cells})",
@@ -192,14 +189,14 @@ def _shares(ax: Axes, plan: TilePlan, budget: HaloBudget, tolerance: float | Non
     return keys
 
 
-def _seams(ax: Axes, plan: TilePlan, budget: HaloBudget | None, seams: Sequence[Seam]) -> list[Line2D]:
+def _seams(ax: Axes, plan: Tiling, budget: HaloBudget | None, seams: Sequence[Seam]) -> list[Line2D]:
     """The measured error against the halo, root mean square and largest, beside the one that is predicted."""
-    tidy(ax)
-    write_over(ax, "error at seams")
+    figures.tidy(ax)
+    figures.write_over(ax, "error at seams")
     keys, halos = [], [seam.halo for seam in seams]
     curves = {"largest": [seam.largest for seam in seams], "RMS": [seam.rms for seam in seams]}
     for number, (name, errors) in enumerate(curves.items()):
-        look = {**line_style(number), "linestyle": ""}
+        look = {**figures.line_style(number), "linestyle": ""}
         ax.plot(halos, errors, gid=name, **look)
         keys.append(Line2D([], [], label=f"{name} error, measured", **look))
     every = list(range(max(map(max, plan.halo))))
@@ -207,8 +204,8 @@ def _seams(ax: Axes, plan: TilePlan, budget: HaloBudget | None, seams: Sequence[
         ax.plot(every, [budget.predicted(halo) for halo in every], gid="predicted", **PREDICTED)
         keys.append(Line2D([], [], label="RMS error, predicted from the shares", **PREDICTED))
     bottom = max(ROUNDING, 0.5 * min(curves["RMS"]))
-    scale_axis(ax, "log", 2 * max(1.0, *curves["largest"]), bottom=bottom)
-    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, **ROUND))
+    figures.scale_axis(ax, "log", 2 * max(1.0, *curves["largest"]), bottom=bottom)
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, **figures.ROUND))
     ax.set(
         xlim=(0, 1.04 * max(1, *map(max, plan.halo))),
         xlabel=f"halo ({plan.input_axes.cells})",

@@ -1,0 +1,91 @@
+"""What applications print and write with: tables, columns, notes and lines, the words for results and numbers, and the
+writer of files. Beside it :mod:`erfscope.show.terminal`, :mod:`erfscope.show.page` and
+:mod:`erfscope.show.figures`, which import rich, Jinja and matplotlib.
+
+May import: ``figures``, ``view``, ``storage`` and below.
+"""
+
+from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
+from erfscope.printable import brief, counted, fixed, listed, listed_up_to, number, plus, printable, rounded, with_error
+from erfscope.show.files import write
+from erfscope.show.shown import Shown
+from erfscope.view.depth import depth_sentences, depth_table
+from erfscope.view.extras import halo_text
+from erfscope.view.fit import aligned
+from erfscope.view.table import (
+    DASH,
+    Cell,
+    Column,
+    Note,
+    Table,
+    TableRow,
+    Value,
+    format_table,
+    markdown,
+    markdown_text,
+    rows_of,
+)
+from erfscope.view.words import (
+    GLOSS,
+    IN_PLANE,
+    IN_PLANE_MEANS,
+    RADII,
+    convention_text,
+    gloss_of,
+    images_text,
+    lengths_text,
+    over_text,
+    random_weights,
+    sides_text,
+    square_text,
+    weights_condition,
+    weights_words,
+)
+
+__all__ = [
+    "DASH",
+    "GLOSS",
+    "IN_PLANE",
+    "IN_PLANE_MEANS",
+    "RADII",
+    "Cell",
+    "Chart",
+    "ChartMap",
+    "Column",
+    "Curve",
+    "Note",
+    "Picture",
+    "Shown",
+    "Table",
+    "TableRow",
+    "Value",
+    "aligned",
+    "brief",
+    "convention_text",
+    "counted",
+    "depth_sentences",
+    "depth_table",
+    "fixed",
+    "format_table",
+    "gloss_of",
+    "halo_text",
+    "images_text",
+    "lengths_text",
+    "listed",
+    "listed_up_to",
+    "markdown",
+    "markdown_text",
+    "number",
+    "over_text",
+    "plus",
+    "printable",
+    "random_weights",
+    "rounded",
+    "rows_of",
+    "sides_text",
+    "square_text",
+    "weights_condition",
+    "weights_words",
+    "with_error",
+    "write",
+]
