@@ -79,6 +79,10 @@ def import_command(entry: EntryPoint) -> click.Command:
     return command
 
 
+#: The panel of the help for commands of other packages.
+OTHERS = "Other packages"
+
+
 class Commands(click.RichGroup):
     """The commands. One of another package is imported only if it is called, and shown as a line that names the
     package."""
@@ -93,7 +97,14 @@ class Commands(click.RichGroup):
             self._import(OWN[cmd_name])
         if cmd_name in self.commands or cmd_name not in others():
             return self.commands.get(cmd_name)
-        return click.RichCommand(name=cmd_name, help=f"from {package(others()[cmd_name])}", panel="Other packages")
+        return click.RichCommand(name=cmd_name, help=f"from {package(others()[cmd_name])}")
+
+    def format_help(self, ctx: click.RichContext, formatter: click.RichHelpFormatter) -> None:  # type: ignore[override]
+        """Write the help, with a panel for the commands of other packages."""
+        self.panels = [each for each in self.panels if each.name != OTHERS]
+        if names := [*others()]:
+            self.add_panel(click.RichCommandPanel(OTHERS, commands=names))
+        super().format_help(ctx, formatter)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find the command that is called; a name like none of theirs is taken for a model."""

@@ -68,7 +68,8 @@ def test_its_errors_are_one_line_and_v_shows_the_traceback(project, command):
     assert (code, err.endswith(line), "mytool.py" in err) == (3, True, True)
     code, _, err = command("my-rows", "net", "--cuont", "2")
     assert code == 2
-    assert "Did you mean '--count'? `erfscope my-rows --help`" in err
+    # Click quotes the option since its release 8.2.
+    assert "Did you mean --count? `erfscope my-rows --help`" in err.replace("'", "")
     assert "Did you mean 'my-rows'?" in command("my-row")[2]
 
 
