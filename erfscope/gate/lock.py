@@ -10,12 +10,15 @@ from filelock import FileLock
 
 from erfscope.errors import ErfscopeError
 
+#: The name of the lock in a folder of baselines.
+NAME = ".erfscope.lock"
+
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from updating a file, with a lock that the system takes back however this process ends. Its
-    hidden file beside the other stays: another process may wait for it."""
-    lock = FileLock(path.parent / f".{path.name}.lock")
+    """Keep other processes from updating a file, with a lock that the system takes back however this process ends: a
+    hidden file, one for each folder. It stays, since another process may wait for it."""
+    lock = FileLock(path.parent / NAME)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()

@@ -803,7 +803,7 @@ def test_paths_of_the_settings_are_beside_them_and_those_of_the_command_line_are
     assert (code, "stimuli is image" in out) == (3, True)
     assert (folder / "a" / "b" / "art" / "check.json").is_file()
     assert run("--only", "net", "--baseline", "own.json", "--update")[0] == 0
-    assert [file.name for file in (folder / "a" / "b").iterdir() if file.is_file()] == ["own.json"]
+    assert [file.name for file in (folder / "a" / "b").glob("[!.]*") if file.is_file()] == ["own.json"]
 
 
 @pytest.mark.slow

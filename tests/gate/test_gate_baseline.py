@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 import erfscope
 from erfscope.errors import ErfscopeError
 from erfscope.gate import BaselineEntry, BaselineMeasure, baseline_bytes, entry_of, read, structure, update
-from erfscope.gate.lock import locked
+from erfscope.gate.lock import NAME, locked
 from erfscope.geometry.unit import Trf
 
 SCHEMA = json.loads((files("erfscope") / "storage" / "schema" / "baseline-1.json").read_text())
@@ -104,7 +104,7 @@ def test_entries_of_other_names_stay(tmp_path):
         "y": 3.0,
         "z": 4.0,
     }
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".b.json.lock", "b.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [NAME, "b.json"]
 
 
 def test_a_link_stays_a_link(tmp_path):
@@ -209,7 +209,7 @@ def test_a_kill_while_it_is_written_leaves_the_old_one_and_no_lock(tmp_path):
 def test_the_lock_of_a_baseline_lies_beside_it_whatever_the_folder_of_temporary_files(tmp_path):
     file = tmp_path / "new" / "b.json"
     with locked(file), pytest.raises(Timeout):
-        FileLock(file.parent / ".b.json.lock", timeout=0).acquire()
+        FileLock(file.parent / NAME, timeout=0).acquire()
     with locked(file):
         pass
 

@@ -141,7 +141,10 @@ def test_parameters_make_files_of_their_own(project, pytester):
         """
     )
     pytester.runpytest_inprocess("test_many.py", "--erf-update").assert_outcomes(passed=2)
-    assert {path.name for path in (pytester.path / "test_many").iterdir()} == {"test_many[1].json", "test_many[2].json"}
+    assert {path.name for path in (pytester.path / "test_many").glob("[!.]*")} == {
+        "test_many[1].json",
+        "test_many[2].json",
+    }
 
 
 def test_tests_that_share_a_name_share_no_file(project, pytester):
@@ -164,7 +167,7 @@ def test_tests_that_share_a_name_share_no_file(project, pytester):
         """
     )
     pytester.runpytest_inprocess("test_classes.py", "--erf-update").assert_outcomes(passed=4)
-    assert len(list((pytester.path / "test_classes").iterdir())) == 4
+    assert len(list((pytester.path / "test_classes").glob("[!.]*"))) == 4
     pytester.runpytest_inprocess("test_classes.py").assert_outcomes(passed=4)
 
 
