@@ -147,8 +147,8 @@ class Adapter(Protocol):
     def maps(self, x: Tensor, layers: Sequence[str], known: Mapping[str, Layout]) -> dict[str, Tensor]:
         """Run all of the model on ``x`` (B, C_in, *space), and return the map (B, C, *space) of each layer.
 
-        ``known`` says how modules' tensors hold their maps, as :attr:`Site.hooks`. Leaves the module as found,
-        exceptions included.
+        ``known`` says how modules' tensors hold their maps, as :attr:`erfscope.graph.site.Site.hooks`. Leaves the
+        module as found, exceptions included.
 
         Raises:
             ErfscopeError: unknown layer.
