@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,9 @@ from pathlib import Path
 
 # No test may wait for a model hub, whatever the machine can reach.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# A shell that runs the tests in the background ignores Ctrl-C, and so would what they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Two workers of as many threads as there are cores would wait for each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
