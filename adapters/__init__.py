@@ -1,7 +1,6 @@
 """Specs, weights, layers and blocks of models; the one door to timm, torchvision and transformers.
 
-May import: ``options``, ``attribution.readout``, ``graph``, ``copies``, ``restore``, ``model_errors``,
-``adapter``, ``geometry`` and ``errors``, ``environment``, ``finding``, ``printable``."""
+May import: ``core/request``, ``core/adapter``, ``core/graph``, ``core/system``, ``core/values``."""
 
 from __future__ import annotations
 
@@ -14,13 +13,13 @@ if TYPE_CHECKING:
     from erfscope.adapters.opening import load, wrap
     from erfscope.adapters.sources.sources import split_label
     from erfscope.adapters.timm_model import TimmAdapter
-    from erfscope.geometry.names import IMAGE
+    from erfscope.core.values.names import IMAGE
 
 __all__ = ["IMAGE", "ModuleAdapter", "TimmAdapter", "insert", "load", "split_label", "wrap"]
 
 #: Name -> its module. A name is loaded when it is first used, so that the command line knows the sources without torch.
 _HOMES = {
-    "IMAGE": "erfscope.geometry.names",
+    "IMAGE": "erfscope.core.values.names",
     "ModuleAdapter": "erfscope.adapters.module",
     "TimmAdapter": "erfscope.adapters.timm_model",
     "insert": "erfscope.adapters.insertion",

@@ -12,7 +12,7 @@ import torch
 import torch.utils.checkpoint
 from torch.autograd.graph import saved_tensors_hooks
 
-from erfscope.torch_internals import compiler_is_loaded
+from erfscope.core.system.torch_internals import compiler_is_loaded
 
 _lock = threading.Lock()
 #: Threads that are in a block, once for each.

@@ -18,11 +18,11 @@ from erfscope.adapters.live_objects import refuse_unmeasurable, unwrapped
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.state import shared_copy
 from erfscope.adapters.weights.weights import sha256
-from erfscope.errors import ErfscopeError, MeasurementError, unknown
-from erfscope.geometry.input_size import Size
-from erfscope.model_errors import errors_as_one_line, first_line
-from erfscope.options.settings import SEED_LIMIT
-from erfscope.torch_internals import PADDED_BY, forward_hooks
+from erfscope.core.request.settings import SEED_LIMIT
+from erfscope.core.system.model_errors import errors_as_one_line, first_line
+from erfscope.core.system.torch_internals import PADDED_BY, forward_hooks
+from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.core.values.input_size import Size
 
 SETTINGS = ("dilation", "kernel", "stride")
 #: Transposed convolutions are none of these.

@@ -19,16 +19,16 @@ from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.state import device_of, dtype_of, evaluation_mode, shared_copy
 from erfscope.adapters.weights.reactivate import reactivate
 from erfscope.adapters.weights.weights import sha256
-from erfscope.copies import cast_module, copy_module
-from erfscope.errors import ErfscopeError, MeasurementError, unknown
-from erfscope.finding import Finding
-from erfscope.geometry.input_size import Size
-from erfscope.geometry.layout import Layout
-from erfscope.geometry.names import IMAGE, OUTPUT
-from erfscope.model_errors import errors_as_one_line
-from erfscope.options.values import alphas
-from erfscope.restore import seed_generators
-from erfscope.torch_internals import forward_hooks
+from erfscope.core.request.values import alphas
+from erfscope.core.system.copies import cast_module, copy_module
+from erfscope.core.system.model_errors import errors_as_one_line
+from erfscope.core.system.restore import seed_generators
+from erfscope.core.system.torch_internals import forward_hooks
+from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.core.values.finding import Finding
+from erfscope.core.values.input_size import Size
+from erfscope.core.values.layout import Layout
+from erfscope.core.values.names import IMAGE, OUTPUT
 
 _STAGE = re.compile(r"stages\[(-?\d+)\]")
 

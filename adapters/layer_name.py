@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from erfscope.containers import map_tensors, tensors_in
-from erfscope.errors import ErfscopeError
-from erfscope.geometry.unit_kind import split_kind
+from erfscope.core.system.containers import map_tensors, tensors_in
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.unit_kind import split_kind
 
 _NAME = re.compile(r"^(?P<module>[^\[\]:]*)(?P<items>(\[[^\[\]]+\])*)(?P<side>:in)?$")
 

@@ -6,9 +6,9 @@ import importlib
 from contextlib import AbstractContextManager
 from types import ModuleType
 
-from erfscope.errors import ErfscopeError
-from erfscope.model_errors import first_line
-from erfscope.silence import silenced
+from erfscope.core.system.model_errors import first_line
+from erfscope.core.system.silence import silenced
+from erfscope.core.values.errors import ErfscopeError
 
 
 def silence_libraries() -> AbstractContextManager[None]:

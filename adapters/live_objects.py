@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from erfscope.containers import tensors_of
-from erfscope.copies import copy_module
-from erfscope.errors import ErfscopeError
-from erfscope.torch_internals import inside_compiled
+from erfscope.core.system.containers import tensors_of
+from erfscope.core.system.copies import copy_module
+from erfscope.core.system.torch_internals import inside_compiled
+from erfscope.core.values.errors import ErfscopeError
 
 _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 

@@ -17,24 +17,24 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from erfscope.adapter import Features, Reference
 from erfscope.adapters.attention_health import dead_attention
 from erfscope.adapters.layer_name import LayerName, parse, pick, replaced
 from erfscope.adapters.recorded import pass_of, places_of, recording_of
 from erfscope.adapters.state import dtype_of, evaluation_mode, hooked
 from erfscope.adapters.unit_names import unit_names
-from erfscope.containers import tensors_at
-from erfscope.copies import cast_module, copy_module
-from erfscope.default_layer import default_layer
-from erfscope.errors import MeasurementError, unknown
-from erfscope.finding import Finding
-from erfscope.geometry.layout import Layout
-from erfscope.geometry.names import IMAGE, OUTPUT, is_input
-from erfscope.graph.named import Pass
-from erfscope.graph.recording import Recording
-from erfscope.graph.site import Site
-from erfscope.model_errors import errors_as_one_line
-from erfscope.model_facts import Preprocess, Weights
+from erfscope.core.adapter import Features, Reference
+from erfscope.core.graph.default_layer import default_layer
+from erfscope.core.graph.named import Pass
+from erfscope.core.graph.recording import Recording
+from erfscope.core.graph.site import Site
+from erfscope.core.system.containers import tensors_at
+from erfscope.core.system.copies import cast_module, copy_module
+from erfscope.core.system.model_errors import errors_as_one_line
+from erfscope.core.values.errors import MeasurementError, unknown
+from erfscope.core.values.finding import Finding
+from erfscope.core.values.layout import Layout
+from erfscope.core.values.model_facts import Preprocess, Weights
+from erfscope.core.values.names import IMAGE, OUTPUT, is_input
 
 if TYPE_CHECKING:
     from erfscope.adapters.several_inputs import ExampleInputs
@@ -149,22 +149,22 @@ class ModuleAdapter:
         return recording_of(self)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor that the module holds now, by name; see :class:`erfscope.adapter.Adapter`."""
+        """Every tensor that the module holds now, by name; see :class:`erfscope.core.adapter.Adapter`."""
         return tensors_at(places_of(self))
 
     def recorded_pass(self, images: int, *, exactly: bool = False) -> Pass:
-        """A recorded pass of so many images, or of more; see :class:`erfscope.adapter.Adapter`."""
+        """A recorded pass of so many images, or of more; see :class:`erfscope.core.adapter.Adapter`."""
         return pass_of(self, images, exactly=exactly)
 
     def site(self, layer: str, wrt: str = IMAGE, *, shape: Sequence[int] | None = None) -> Site:
-        """A layer and a reference in a recorded pass; see :class:`erfscope.adapter.Adapter`."""
+        """A layer and a reference in a recorded pass; see :class:`erfscope.core.adapter.Adapter`."""
         channels, *space = shape or (self.preprocess.channels, *self.preprocess.size)
         fits = (channels, *space) == (self.preprocess.channels, *self.preprocess.size)
         return Site((self if fits else self.at_size(space, channels)).recording, layer, wrt)
 
     def features(self, x: Tensor, site: Site) -> Features:
         """The map of a layer and its reference for inputs ``x`` (B, C_in, *space); see
-        :class:`erfscope.adapter.Adapter`."""
+        :class:`erfscope.core.adapter.Adapter`."""
         layer, wrt, known = site.layer, site.wrt, site.hooks
         is_stage = layer in self.stages
         targets = {name: self._target(name) for name in {wrt, *(() if is_stage else (layer,))} if not is_input(name)}
@@ -193,7 +193,7 @@ class ModuleAdapter:
         return Features(map=tensor, reference=image if is_input(wrt) else found[wrt][1])
 
     def maps(self, x: Tensor, layers: Sequence[str], known: Mapping[str, Layout]) -> dict[str, Tensor]:
-        """The maps of several layers from one pass; see :class:`erfscope.adapter.Adapter`."""
+        """The maps of several layers from one pass; see :class:`erfscope.core.adapter.Adapter`."""
         hooks = [name for name in layers if name not in self.stages]
         taps = {name: _Tap(name, self._target(name), known.get(name), None) for name in hooks}
         with evaluation_mode(self.module), hooked(_handles(taps)):
@@ -203,7 +203,7 @@ class ModuleAdapter:
 
     @contextlib.contextmanager
     def shifted(self, reference: str, by: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """Put another tensor in the place of a module's output or input; see :class:`erfscope.adapter.Adapter`."""
+        """Put another tensor in the place of a module's output or input; see :class:`erfscope.core.adapter.Adapter`."""
         layer, module = self._module(reference)
 
         def before(_module: nn.Module, args: tuple[Any, ...]) -> Any:
@@ -222,16 +222,16 @@ class ModuleAdapter:
         return self.forward(module, x), {}
 
     def unit_names(self, kind: str) -> Mapping[str, Sequence[int]]:
-        """Names of units without a place; see :class:`erfscope.adapter.Adapter`."""
+        """Names of units without a place; see :class:`erfscope.core.adapter.Adapter`."""
         return unit_names(self.module, kind)
 
     def run(self, x: Tensor) -> None:
-        """Run all of the model on ``x`` (B, C_in, *space); see :class:`erfscope.adapter.Adapter`."""
+        """Run all of the model on ``x`` (B, C_in, *space); see :class:`erfscope.core.adapter.Adapter`."""
         with evaluation_mode(self.module):
             self.outputs(self.module, x)
 
     def examine(self, first: Callable[[], Tensor]) -> tuple[str, ...]:
-        """Describe what a pass on an input shows and a reader must know; see :class:`erfscope.adapter.Adapter`."""
+        """Describe what a pass on an input shows and a reader must know; see :class:`erfscope.core.adapter.Adapter`."""
 
         def run() -> None:
             with evaluation_mode(self.module):
@@ -240,7 +240,7 @@ class ModuleAdapter:
         return tuple(dead_attention(self.module, run))
 
     def hops(self, reference: str, space: tuple[int, ...], node: tuple[int, ...]) -> NDArray[np.float64] | None:
-        """Hops along the graph of a block; see :class:`erfscope.adapter.Adapter`."""
+        """Hops along the graph of a block; see :class:`erfscope.core.adapter.Adapter`."""
         block = dict(self.module.named_modules()).get(reference.removesuffix(":in"))
         if not reference.endswith(":in") or block is None:
             return None

@@ -23,23 +23,23 @@ from erfscope.adapters.sources.sources import build
 from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights.checkpoint import load_checkpoint, needed_keys
 from erfscope.adapters.weights.weights import sha256
-from erfscope.copies import copy_module
-from erfscope.errors import ErfscopeError, FallbackWarning, unknown
-from erfscope.finding import Finding
-from erfscope.geometry.axes import SEQUENCES, TIME_FIRST, asked_axes
-from erfscope.geometry.input_size import Size, is_size
-from erfscope.geometry.input_size import input_size as input_size_of
-from erfscope.geometry.names import IMAGE
-from erfscope.geometry.unit import size_text
-from erfscope.model_errors import errors_as_one_line
-from erfscope.model_facts import Preprocess, Weights
-from erfscope.options.settings import OPTIONS
+from erfscope.core.request.settings import OPTIONS
+from erfscope.core.system.copies import copy_module
+from erfscope.core.system.model_errors import errors_as_one_line
+from erfscope.core.values.axes import SEQUENCES, TIME_FIRST, asked_axes
+from erfscope.core.values.errors import ErfscopeError, FallbackWarning, unknown
+from erfscope.core.values.finding import Finding
+from erfscope.core.values.input_size import Size, is_size
+from erfscope.core.values.input_size import input_size as input_size_of
+from erfscope.core.values.model_facts import Preprocess, Weights
+from erfscope.core.values.names import IMAGE
+from erfscope.core.values.unit import size_text
 
 Transform = Callable[[Any], Tensor]
 
 
 class AxesOptions(TypedDict, total=False):
-    """What the axes of an input are; see :func:`erfscope.geometry.axes.asked_axes`."""
+    """What the axes of an input are; see :func:`erfscope.core.values.axes.asked_axes`."""
 
     axes: str | None
     spacing: float | Sequence[float] | None

@@ -14,11 +14,11 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from erfscope.adapters.timm_internals import traits_of
-from erfscope.errors import ErfscopeError
-from erfscope.geometry.axes import NAMES, Axes
-from erfscope.geometry.input_size import EverySide, size_words
-from erfscope.geometry.unit import size_text
-from erfscope.model_facts import Preprocess
+from erfscope.core.values.axes import NAMES, Axes
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.input_size import EverySide, size_words
+from erfscope.core.values.model_facts import Preprocess
+from erfscope.core.values.unit import size_text
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -15,18 +15,18 @@ from torch import Tensor, nn
 
 from erfscope.adapters.channels import MOST_GUESSES, next_guess
 from erfscope.adapters.state import evaluation_mode
-from erfscope.containers import Places, places_of_tensors
-from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.geometry.layout import Layout, guess_layout, named_layout
-from erfscope.geometry.unit import size_text
-from erfscope.graph.graph import Graph, Unfaithful
-from erfscope.graph.images_apart import takes_images_apart
-from erfscope.graph.named import INPUTS, RETURNED, STAGES, Pass
-from erfscope.graph.record import RecordingError, record, unrecorded
-from erfscope.graph.recording import Recording
-from erfscope.model_errors import contain_exits, first_line, model_failed
-from erfscope.model_facts import GivenModel
-from erfscope.restore import drawn_since, random_states, same_random_numbers
+from erfscope.core.graph.graph import Graph, Unfaithful
+from erfscope.core.graph.images_apart import takes_images_apart
+from erfscope.core.graph.named import INPUTS, RETURNED, STAGES, Pass
+from erfscope.core.graph.record import RecordingError, record, unrecorded
+from erfscope.core.graph.recording import Recording
+from erfscope.core.system.containers import Places, places_of_tensors
+from erfscope.core.system.model_errors import contain_exits, first_line, model_failed
+from erfscope.core.system.restore import drawn_since, random_states, same_random_numbers
+from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.core.values.layout import Layout, guess_layout, named_layout
+from erfscope.core.values.model_facts import GivenModel
+from erfscope.core.values.unit import size_text
 
 if TYPE_CHECKING:
     from erfscope.adapters.several_inputs import ExampleInputs

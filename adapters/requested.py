@@ -20,13 +20,13 @@ from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.opening import load, wrap
 from erfscope.adapters.sources.sources import split_label
 from erfscope.adapters.weights.weights import NO_NUMBERS
-from erfscope.errors import ErfscopeError, unknown
-from erfscope.geometry.input_size import is_size
-from erfscope.model_errors import WITHOUT_CHANNELS, first_line
-from erfscope.model_facts import Preprocess
-from erfscope.options.request import Request
-from erfscope.options.settings import OPTIONS
-from erfscope.restore import default_dtype
+from erfscope.core.request.request import Request
+from erfscope.core.request.settings import OPTIONS
+from erfscope.core.system.model_errors import WITHOUT_CHANNELS, first_line
+from erfscope.core.system.restore import default_dtype
+from erfscope.core.values.errors import ErfscopeError, unknown
+from erfscope.core.values.input_size import is_size
+from erfscope.core.values.model_facts import Preprocess
 
 Model = str | nn.Module | ExportedProgram | ModuleAdapter
 

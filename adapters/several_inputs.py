@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from erfscope.containers import map_tensors, tensors_in
-from erfscope.errors import ErfscopeError
-from erfscope.geometry.axes import NAMES, TIME_FIRST, TOKENS, Axes
-from erfscope.geometry.names import IMAGE, ONE_INPUT
-from erfscope.geometry.unit import size_text
-from erfscope.model_facts import Preprocess
+from erfscope.core.system.containers import map_tensors, tensors_in
+from erfscope.core.values.axes import NAMES, TIME_FIRST, TOKENS, Axes
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.model_facts import Preprocess
+from erfscope.core.values.names import IMAGE, ONE_INPUT
+from erfscope.core.values.unit import size_text
 
 #: Arguments of a call by position and by keyword.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]

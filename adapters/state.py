@@ -11,10 +11,10 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from erfscope.adapters.eager import eager
-from erfscope.containers import tensors_of
-from erfscope.copies import copy_module
-from erfscope.model_errors import contain_exits
-from erfscope.restore import restoring_module, set_training
+from erfscope.core.system.containers import tensors_of
+from erfscope.core.system.copies import copy_module
+from erfscope.core.system.model_errors import contain_exits
+from erfscope.core.system.restore import restoring_module, set_training
 
 
 @contextlib.contextmanager

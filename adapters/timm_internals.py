@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 
 def load_config_of_folder(folder: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from erfscope.geometry.unit_kind import CLASS, TOKEN
+from erfscope.core.values.unit_kind import CLASS, TOKEN
 
 
 def unit_names(module: nn.Module, kind: str) -> Mapping[str, Sequence[int]]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from torch import nn
 
 from erfscope.adapters.weights.reactivate import untrained
-from erfscope.finding import Finding
-from erfscope.model_facts import Weights
+from erfscope.core.values.finding import Finding
+from erfscope.core.values.model_facts import Weights
 
 #: How many branches the finding names.
 NAMED = 3

@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.advice.halving import CHOOSING, ENOUGH, MOST_DRAWS, Trial, difference
-from erfscope.advice.outcome import Search
-from erfscope.advice.search import IMAGES, draw_seed
+from erfscope.apps.advise.halving import CHOOSING, ENOUGH, MOST_DRAWS, Trial, difference
+from erfscope.apps.advise.outcome import Search
+from erfscope.apps.advise.search import IMAGES, draw_seed
 
 #: Draws that the search may take, of those of all candidates.
 SHARE = 1 / 3
@@ -150,7 +150,7 @@ def compare(name: str, side: int, draws: int) -> Outcome:
         error = difference(ours[best.candidate], ours[mine.candidate])[1] if best is not mine else 0.0
         losses.append(((best.mean - mine.mean) / mine.mean, ENOUGH + 2 * error / mine.mean))
     loss, allowed = max(losses, key=lambda each: each[0] - each[1])
-    fronts = len(found.front), len(erfscope.advice.halving.front(every))
+    fronts = len(found.front), len(erfscope.apps.advise.halving.front(every))
     spent = sum(len(each.among(CHOOSING)) for each in found.trials), sum(len(each.values) for each in every)
     return Outcome(
         name=name,

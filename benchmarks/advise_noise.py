@@ -22,12 +22,12 @@ from unittest import mock
 
 import numpy as np
 
-from erfscope.advice import search as search_module
-from erfscope.advice.candidates import Candidate
-from erfscope.advice.halving import Trial
-from erfscope.advice.outcome import Search
-from erfscope.advice.search import SearchRun
-from erfscope.advice.target import parse_budget, parse_target
+from erfscope.apps.advise import search as search_module
+from erfscope.apps.advise.candidates import Candidate
+from erfscope.apps.advise.halving import Trial
+from erfscope.apps.advise.outcome import Search
+from erfscope.apps.advise.search import SearchRun
+from erfscope.apps.advise.target import parse_budget, parse_target
 
 COUNT = 12
 #: Shares of the target that the candidates have: none reaches it, by 1 %, 30 % or hardly; four do, or half.

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.measures.border import lost_at_borders
+from erfscope.core.answer.measures.border import lost_at_borders
 
 #: Models of timm and torchvision, and a small U-Net.
 MODELS = """

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.attribution.convention import CONVENTIONS
-from erfscope.engine.looks import look, places_of_looks
-from erfscope.maps.accumulator import MapAccumulator
-from erfscope.maps.erf_map import ErfMap
-from erfscope.measures import MeasureValue, with_errors
-from erfscope.measures.values import paired_difference
-from erfscope.stimuli.synthetic import Stream, draw_leaves
+from erfscope.core.answer.convention import CONVENTIONS
+from erfscope.core.answer.maps.accumulator import MapAccumulator
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.measures import MeasureValue, with_errors
+from erfscope.core.answer.measures.values import paired_difference
+from erfscope.core.images.synthetic import Stream, draw_leaves
+from erfscope.core.run.engine.looks import look, places_of_looks
 
 MEASURES = ("r50", "r90", "context_r50", "far_mass", "entropy_area")
 IMAGES, RUNS, POOL = (5, 10, 20, 50), 1000, 1200

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from zoo_rows import CONVOLUTIONS, TRANSFORMERS
 
-from erfscope.engine.cost import cropped_giga_multiply_adds
-from erfscope.engine.model import LoadedModel
-from erfscope.errors import ErfscopeError
-from erfscope.geometry.unit import sides, size_text
-from erfscope.options.request import Request
-from erfscope.run.models import load_model
+from erfscope.core.request.request import Request
+from erfscope.core.run.engine.cost import cropped_giga_multiply_adds
+from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.models import load_model
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.unit import sides, size_text
 
 SIDE = 224
 HEAD = ("model", "px", "record", "cut", "multiply-adds", "of the image", "path")

@@ -15,7 +15,7 @@ from typing import Any
 
 import erfscope
 from erfscope.adapters import load
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 KEPT = Path(__file__).with_name("fields.json")
 #: Models that ask for numbers, so that they need weights.

@@ -24,7 +24,7 @@ from urllib.parse import urlencode, urlsplit
 import timm
 import torch
 
-from erfscope.stimuli import synthetic
+from erfscope.core.images import synthetic
 
 SIZE = 224
 #: Times as long as one map, at most.

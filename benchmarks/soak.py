@@ -38,10 +38,10 @@ from PIL import Image
 from soak_rounds import live
 
 import erfscope
-import erfscope.api
-import erfscope.figures
+import erfscope.core.run.isolated
+import erfscope.show.figures
 import erfscope.show.save
-from erfscope import gate
+from erfscope.apps import gate
 from erfscope.cli.console import Screen
 from erfscope.cli.main import _run
 

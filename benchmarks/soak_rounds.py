@@ -25,7 +25,7 @@ import numpy as np
 
 import erfscope
 from erfscope.cli.main import _run
-from erfscope.storage.files import is_report
+from erfscope.core.answer.storage.files import is_report
 
 NETS = """
 from torch import nn

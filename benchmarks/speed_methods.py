@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erfscope.adapters import load
-from erfscope.engine.measure import measure
-from erfscope.engine.model import LoadedModel
-from erfscope.engine.plan import NO_CALLBACKS, Callbacks
-from erfscope.errors import ErfscopeError
-from erfscope.maps.erf_map import FloatArray
-from erfscope.options.settings import Settings
-from erfscope.results.result import Result
-from erfscope.stimuli import synthetic
-from erfscope.stimuli.feed import TensorFeed
+from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core.answer.result import Result
+from erfscope.core.images import synthetic
+from erfscope.core.images.feed import TensorFeed
+from erfscope.core.request.settings import Settings
+from erfscope.core.run.engine.measure import measure
+from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.plan import NO_CALLBACKS, Callbacks
+from erfscope.core.values.errors import ErfscopeError
 
 HAS_OPENERF = find_spec("openerf") is not None
 if HAS_OPENERF:
@@ -187,6 +187,8 @@ def resident() -> dict[str, int]:
 def in_own_process(work: Callable[..., int], *arguments: Any) -> int:
     """Forked from a server that has imported everything and run nothing."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["captum.attr", "openerf.erf", "erfscope.adapters", "erfscope.engine.measure"])
+    context.set_forkserver_preload(
+        ["captum.attr", "openerf.erf", "erfscope.adapters", "erfscope.core.run.engine.measure"]
+    )
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         return pool.submit(work, *arguments).result()

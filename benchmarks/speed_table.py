@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from speed_methods import HAS_OPENERF, PEERS, PLACE
 
-from erfscope.environment import versions
+from erfscope.core.system.environment import versions
 
 MODELS = ("resnet18", "resnet50", "resnet101", "convnext_tiny", "vit_small_patch16_224", "swin_tiny_patch4_window7_224")
 TRANSFORMERS = MODELS[4:]
@@ -34,8 +34,8 @@ Printed by `python benchmarks/speed.py`. One image (dead leaves), random weights
 runs on the same module and tensor; timed is the way from the normalised tensor to the map of the last stage's central
 unit.
 
-* **erfscope**: `erfscope.engine.measure.measure`, convention `replknet`, from handing over an image to having its map
-  in the average; every image but the first, which takes one backward pass more to tell a gradient from rounding
+* **erfscope**: `erfscope.core.run.engine.measure.measure`, convention `replknet`, from handing over an image to having
+  its map in the average; every image but the first, which takes one backward pass more to tell a gradient from rounding
   noise. **plan** comes once for a model and size: recording the model, cutting its graph, planning memory.
   **share** is that of the multiply-adds which the unit needs.
 * **RepLKNet**: the procedure of Ding et al. 2022. **OpenERF**: its `compute_erf`, fed with the tensor instead of

@@ -20,9 +20,9 @@ import timm
 import torch
 
 from erfscope.adapters.weights.weights import NO_NUMBERS
-from erfscope.engine.model import LoadedModel
-from erfscope.options.request import Request
-from erfscope.run.models import load_model
+from erfscope.core.request.request import Request
+from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.models import load_model
 
 MODELS = "resnet18,resnet50,resnet152,convnext_tiny,swin_tiny_patch4_window7_224"
 

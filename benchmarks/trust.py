@@ -36,9 +36,9 @@ from zoo_rows import ZOO
 from zoo_timm import timm_models
 
 import erfscope
-from erfscope.api.isolated import measure_alone
-from erfscope.isolation import Limits, run_alone
-from erfscope.maps.trust import Trust
+from erfscope.core.answer.maps.trust import Trust
+from erfscope.core.run.isolated import measure_alone
+from erfscope.core.run.processes import Limits, run_alone
 
 #: Models of torchvision: ``name@side``, or all sides of a clip.
 TORCHVISION = """

@@ -30,7 +30,7 @@ from torch import Tensor
 import erfscope
 from erfscope.adapters import load
 from erfscope.adapters.module import ModuleAdapter
-from erfscope.stimuli import synthetic
+from erfscope.core.images import synthetic
 
 PICTURES, SIZE = 20, 224
 MODELS = ("resnet18", "resnet50", "convnext_tiny", "vit_small_patch16_224", "swin_tiny_patch4_window7_224")

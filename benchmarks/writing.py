@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import erfscope
-from erfscope.figures.draw import folder_figures
-from erfscope.results.report import Report
+from erfscope.core.answer.report import Report
+from erfscope.core.answer.storage.files import map_bytes, report_bytes
+from erfscope.show.figures.draw import folder_figures
 from erfscope.show.page import html
-from erfscope.storage.files import map_bytes, report_bytes
 
 MODELS = ("resnet18", "resnet34", "mobilenetv3_small_100", "convnext_atto", "efficientnet_b0", "vit_tiny_patch16_224")
 #: What writing may add to the measuring, per model, and the page's part of it; and the size of a page of twelve models.

@@ -34,8 +34,8 @@ from zoo_rows import ZOO, ZooEntry
 
 import erfscope
 from erfscope.cli.console import n_bytes, seconds
-from erfscope.errors import ErfscopeError
-from erfscope.isolation import Limits
+from erfscope.core.run.processes import Limits
+from erfscope.core.values.errors import ErfscopeError
 
 #: Images and random-sign draws per image: enough to see where a field is, not to publish its size.
 SAMPLES, DRAWS = 4, 2

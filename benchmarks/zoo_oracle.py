@@ -36,7 +36,7 @@ from zoo_plain import Oracle, contribution, pictures, readout
 from zoo_rows import CONVOLUTIONS, TINY, TRANSFORMERS
 
 import erfscope
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 #: Largest relative L1 difference of two right maps in float64.
 TOLERANCE = 1e-9
@@ -189,7 +189,13 @@ def run(rows: Sequence[tuple[str, str]], journal: Lines, *, jobs: int, limit_s: 
     """Judge what the journal does not have, each in a process of its own, and note each at once."""
     context = multiprocessing.get_context("fork")
     # Imported once, and inherited by every process.
-    for package in ("erfscope.engine.measure", "timm", "torchvision", "transformers", "segmentation_models_pytorch"):
+    for package in (
+        "erfscope.core.run.engine.measure",
+        "timm",
+        "torchvision",
+        "transformers",
+        "segmentation_models_pytorch",
+    ):
         if importlib.util.find_spec(package) is not None:
             importlib.import_module(package)
     waiting = [row for row in rows if "/".join(row) not in journal.models]

@@ -11,12 +11,12 @@ import rich_click as click
 from erfscope.cli.console import File, Text, seconds
 from erfscope.cli.options import by_source, chosen_format, keywords, one_value, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
-from erfscope.errors import ErfscopeError
-from erfscope.options.option import OUTPUT, Building, declared
-from erfscope.options.settings import OPTIONS
+from erfscope.core.request.option import OUTPUT, Building, declared
+from erfscope.core.request.settings import OPTIONS
+from erfscope.core.values.errors import ErfscopeError
 
 if TYPE_CHECKING:
-    from erfscope.advice import Advice
+    from erfscope.apps.advise import Advice
 
 #: Options of how a model is built, and those of measuring.
 BUILDING = one_value({name: each for name, each in declared(Building).items() if name not in ("alpha", "label")})
@@ -110,7 +110,7 @@ def advise(
     from erfscope.cli.run.interruption import importing_torch
 
     with importing_torch():
-        from erfscope.advice import advise as run
+        from erfscope.apps.advise import advise as run
     from erfscope.cli.console import Screen, print_json
     from erfscope.cli.run.output import progress
     from erfscope.show.terminal import draw_parts

@@ -27,12 +27,12 @@ from erfscope.cli.options import (
     with_verbose,
 )
 from erfscope.cli.run.known_names import ModelName
-from erfscope.errors import ErfscopeError, unknown
-from erfscope.options.settings import OPTIONS
+from erfscope.core.request.settings import OPTIONS
+from erfscope.core.values.errors import ErfscopeError, unknown
 
 if TYPE_CHECKING:
-    from erfscope.api.gate import CheckRequest
-    from erfscope.gate import CheckAdvice
+    from erfscope.apps.gate import CheckAdvice
+    from erfscope.apps.gate.checks import CheckRequest
 
 #: The panel of the gate's own options.
 GATE = "Gate"
@@ -143,7 +143,7 @@ def check(
     from erfscope.cli.run.interruption import importing_torch
 
     with importing_torch(quiet=quiet):
-        from erfscope.api.gate import check_all
+        from erfscope.apps.gate.checks import check_all
     from erfscope.cli.console import ignoring_closed_pipe
     from erfscope.cli.run.output import progress
     from erfscope.cli.views import deliver, store
@@ -203,7 +203,7 @@ def _format(asked: str, as_json: bool) -> str:
 
 def _advice(name: str | None) -> CheckAdvice:
     """What to do with what this command finds, for one of the listed checks or for MODEL."""
-    from erfscope.gate import CheckAdvice
+    from erfscope.apps.gate import CheckAdvice
 
     context: Any = click.get_current_context()
     given = iter(context.meta[ARGUMENTS])
@@ -280,7 +280,7 @@ def from_file(
     Raises:
         ErfscopeError: a key is no option, or a value does not fit its option.
     """
-    from erfscope.api.gate import CheckRequest
+    from erfscope.apps.gate.checks import CheckRequest
 
     where = f"check {entry['name']!r} of {source.name}"
     own = _options(entry, given, where)
@@ -319,7 +319,7 @@ def _longest(halo: object, where: str) -> int | None:
 def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], advice: CheckAdvice) -> CheckRequest:
     """The request that a MODEL on the command line makes."""
     from erfscope.adapters import split_label
-    from erfscope.api.gate import CheckRequest
+    from erfscope.apps.gate.checks import CheckRequest
 
     label, spec = split_label(model)
     _, *asked = by_source(given).values()
@@ -329,7 +329,7 @@ def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], advi
 
 def _tolerances(words: Mapping[str, object], fail_on: Sequence[str]) -> dict[str, object] | None:
     """The tolerances of a check: ``--fail-on`` wins over the check, the check over a settings file's ``fail-on``."""
-    from erfscope.gate import from_pairs
+    from erfscope.apps.gate import from_pairs
 
     asked = from_pairs(fail_on)
     general = source_of("fail_on") is ParameterSource.DEFAULT_MAP

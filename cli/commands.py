@@ -1,6 +1,6 @@
 """The commands of erfscope, and those that other packages add as entry points of the group ``erfscope.commands``.
 
-To add one: its place in ``PANELS``, and a public function in ``erfscope/api/`` that does the work. The help,
+To add one: its place in ``PANELS``, and a public function in ``erfscope/__init__.pyi`` that does the work. The help,
 ``docs/cli.md`` and settings files follow; in ``SHARED`` of ``main.py`` if the ranks of a ``torchrun`` share it."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import rich_click as click
 from erfscope.cli import config
 from erfscope.cli.console import complain, streams
 from erfscope.cli.options import with_traceback
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 GROUP = "erfscope.commands"
 #: Panel of the help -> command -> its place. It stands here and not in the metadata of the installation, which a
@@ -70,7 +70,7 @@ def import_command(entry: EntryPoint) -> click.Command:
         if not isinstance(command, click.Command):
             raise TypeError(f"{entry.value} is no click command")
     except (Exception, SystemExit) as error:
-        from erfscope.model_errors import first_line
+        from erfscope.core.system.model_errors import first_line
 
         if not entry.dist:
             raise

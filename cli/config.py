@@ -15,9 +15,9 @@ from click.core import ParameterSource
 
 from erfscope.cli.console import File
 from erfscope.cli.options import pair
-from erfscope.errors import ErfscopeError, unknown
-from erfscope.options.option import COMPUTATION, OF_EACH
-from erfscope.options.settings import OPTIONS
+from erfscope.core.request.option import COMPUTATION, OF_EACH
+from erfscope.core.request.settings import OPTIONS
+from erfscope.core.values.errors import ErfscopeError, unknown
 
 #: Entries of the configuration that are not options.
 SECTIONS = ("check",)
@@ -91,8 +91,8 @@ def take_from(context: click.Context, option: click.Parameter, value: str | None
 def _table_of_report(source: Path) -> tuple[dict[str, Any], list[str]]:
     """The settings of a stored report as a settings file has them, and its models as the command line has them."""
     from erfscope.adapters.sources.sources import split_layer
-    from erfscope.storage.files import read
-    from erfscope.storage.writing import REPORT
+    from erfscope.core.answer.storage.files import read
+    from erfscope.core.answer.storage.writing import REPORT
 
     if source.is_dir() and not (source / REPORT).is_file():
         raise ErfscopeError(f"{source} holds a run that has not ended; continue it with --resume -o {source} first")

@@ -16,9 +16,9 @@ import rich_click as click
 from click.shell_completion import CompletionItem
 from click.types import StringParamType
 
-from erfscope.errors import unknown
-from erfscope.printable import between_words, one_line, printable
-from erfscope.view.terminal.console import PlainConsole
+from erfscope.core.values.errors import unknown
+from erfscope.core.values.printable import between_words, one_line, printable
+from erfscope.show.view.terminal.console import PlainConsole
 
 if TYPE_CHECKING:
     from typing import TextIO

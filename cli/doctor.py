@@ -15,7 +15,7 @@ import rich_click as click
 from erfscope.cli.commands import import_command, others, package
 from erfscope.cli.options import with_verbose
 from erfscope.cli.run.known_names import ModelName
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
 
@@ -47,7 +47,7 @@ def doctor(model: str | None, verbose: bool) -> int:
     Exits with 2 if something is broken, or if the weights of MODEL can neither be found nor fetched.
     """
     from erfscope.cli.console import Screen
-    from erfscope.environment import OPENCV_FIX
+    from erfscope.core.system.environment import OPENCV_FIX
     from erfscope.show import Cell, Column, Table, rows_of
     from erfscope.show.terminal import TerminalTable
 
@@ -128,7 +128,7 @@ def _imported(module: str, fix: str) -> Diagnosis:
 
 def _others() -> Iterator[Diagnosis]:
     """The commands of other packages."""
-    from erfscope.model_errors import first_line
+    from erfscope.core.system.model_errors import first_line
 
     for entry in others().values():
         try:

@@ -11,8 +11,8 @@ import rich_click as click
 from erfscope.cli.console import File, Text
 from erfscope.cli.options import CHECKPOINTS, by_source, keywords, one_value, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
-from erfscope.errors import ErfscopeError
-from erfscope.options.settings import OPTIONS
+from erfscope.core.request.settings import OPTIONS
+from erfscope.core.values.errors import ErfscopeError
 
 #: Options of the measurement, beside those of how the model is built.
 TAKEN = (
@@ -83,15 +83,15 @@ def explore(
     from erfscope.cli.console import Screen, complain
     from erfscope.cli.run.interruption import importing_torch
     from erfscope.cli.run.output import progress
-    from erfscope.storage.writing import check_file
+    from erfscope.core.answer.storage.writing import check_file
 
     if (output is None) is not serve:
         raise ErfscopeError("give either -o FILE, which writes a page, or --serve, which computes what you point at")
     if output is not None:
         check_file(output, (".html",), force=force)
     with importing_torch():
-        from erfscope.api.exploration import explore as run
-        from erfscope.api.exploration import serve as run_server
+        from erfscope.apps.explore.exploration import explore as run
+        from erfscope.apps.explore.exploration import serve as run_server
 
     asked = keywords(*by_source(given).values())
     if len(asked.get("images", ())) == 1:

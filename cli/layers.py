@@ -9,7 +9,7 @@ import rich_click as click
 from erfscope.cli.console import Text, say
 from erfscope.cli.options import by_source, keywords, one_value, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
-from erfscope.options.option import Building, declared
+from erfscope.core.request.option import Building, declared
 
 #: Options of how a model is built; its weights do not matter.
 BUILDING = one_value({name: each for name, each in declared(Building).items() if name not in ("checkpoint", "alpha")})
@@ -25,7 +25,7 @@ def models(pattern: str | None, pretrained: bool, verbose: bool) -> int:
     A PATTERN without wildcards matches names that contain it.
     """
     from erfscope.cli.run.interruption import importing_torch
-    from erfscope.errors import unknown
+    from erfscope.core.values.errors import unknown
 
     with importing_torch():
         from erfscope.adapters.sources.catalogue import model_names
@@ -67,7 +67,7 @@ def layers(
     from erfscope.cli.run.interruption import importing_torch
 
     with importing_torch():
-        from erfscope.api.structure import layers as run
+        from erfscope.core.run.structure import layers as run
 
     table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(*by_source(given).values()))
     from erfscope.cli.console import Screen, print_json
@@ -75,7 +75,7 @@ def layers(
     if as_json:
         print_json(table.to_json())
         return 0
-    from erfscope.view.terminal.layers import layer_view
+    from erfscope.show.view.terminal.layers import layer_view
 
     Screen().print(layer_view(table, one=layer is not None, everything=everything))
     return 0

@@ -23,8 +23,8 @@ from erfscope.cli import config
 from erfscope.cli.commands import PANELS, Commands
 from erfscope.cli.console import ShortHelp, complain, discard_output
 from erfscope.cli.run.interruption import SIGNALLED, Interrupted
-from erfscope.errors import ErfscopeError, MeasurementError, loop_text, naming_flags
-from erfscope.printable import printable
+from erfscope.core.values.errors import ErfscopeError, MeasurementError, loop_text, naming_flags
+from erfscope.core.values.printable import printable
 
 click.rich_click.TEXT_MARKUP = "markdown"
 click.rich_click.PADDING_HELPTEXT_FIRST_LINE = (0, 0, 1, 0)
@@ -63,7 +63,7 @@ def cli(context: click.Context) -> None:
     `erfscope analyze resnet18 --image x.png` measures the effective receptive field (ERF) of the central unit of the
     model's last map."""
     if os.environ.get("RANK", "0") != "0" and context.invoked_subcommand not in SHARED:
-        from erfscope.parallel import is_member
+        from erfscope.core.run.parallel import is_member
 
         if is_member():
             # Rank 0 alone runs commands that ranks cannot share.
@@ -145,7 +145,7 @@ def _one_line(error: BaseException) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         # Every call of the system with such a name fails, wherever that is.
         return f"{str(error.filename)[:40]!r}... is longer than a name can be; choose another", 2
-    from erfscope.model_errors import first_line, is_passing
+    from erfscope.core.system.model_errors import first_line, is_passing
 
     if is_passing(error):
         place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""

@@ -12,12 +12,12 @@ from erfscope.cli import config
 from erfscope.cli.console import File, ShortHelp, Text, help_all, n_bytes, seconds
 from erfscope.cli.options import CHECKPOINTS, OUTPUT_OPTIONS, OutputOptions, on_command_line, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
-from erfscope.errors import ErfscopeError, unknown
-from erfscope.options.option import OUTPUT
-from erfscope.options.settings import OPTIONS
+from erfscope.core.request.option import OUTPUT
+from erfscope.core.request.settings import OPTIONS
+from erfscope.core.values.errors import ErfscopeError, unknown
 
 if TYPE_CHECKING:
-    from erfscope.results.report import Report
+    from erfscope.core.answer.report import Report
 
 #: The panel of options that are of several models.
 MANY = "Many models"
@@ -49,7 +49,7 @@ def analyze(model: str | None, **given: Any) -> int:  # noqa: D103
     from erfscope.cli.run.running import measured
 
     def sweep(**keywords: Any) -> Report:
-        from erfscope.api.analysis import sweep
+        from erfscope.core.run.analysis import sweep
 
         return sweep(models[0], **keywords)
 
@@ -110,7 +110,7 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
     if not models:
         raise ErfscopeError("nothing to compare; try `erfscope compare resnet18 resnet50`")
     from erfscope.cli.run.running import measured
-    from erfscope.measures import MEASURES
+    from erfscope.core.answer.measures import MEASURES
 
     if sort is not None and sort not in MEASURES:
         raise unknown("measure", sort, MEASURES, limit=40)
@@ -128,10 +128,10 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
 
     def run(**keywords: Any) -> Report:
         if isolate:
-            from erfscope.api.isolated import compare_isolated
+            from erfscope.core.run.isolated import compare_isolated
 
             return compare_isolated(models, **limits, **keywords)
-        from erfscope.api.comparison import compare
+        from erfscope.core.run.comparison import compare
 
         if are_stored:
             # What settings files and variables say is for models that are measured.
@@ -147,7 +147,7 @@ def _stored(models: tuple[str, ...]) -> list[str]:
     if not files:
         return []
     from erfscope.adapters import split_label  # it imports torch
-    from erfscope.run.entries import is_stored
+    from erfscope.core.run.entries import is_stored
 
     return [path for path in (split_label(file)[1] for file in files) if is_stored(path)]
 
@@ -161,8 +161,8 @@ def merge(shards: tuple[str, ...], **given: Any) -> int:
 
     Each SHARD is a folder that `analyze` or `compare` wrote with `--shard I/N -o DIR`, in any order. A shard that is
     missing, given twice or part of another run is refused."""
-    from erfscope.api import merge as run
     from erfscope.cli.run.output import check_outputs, deliver
+    from erfscope.core.run.shards import merge as run
 
     wanted = OutputOptions.from_options(given)
     check_outputs(wanted, read=shards)

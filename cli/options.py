@@ -11,13 +11,13 @@ import rich_click as click
 from click.core import ParameterSource
 
 from erfscope.cli.console import File, Text
-from erfscope.errors import ErfscopeError
-from erfscope.figures.kinds import FIGURES, KINDS
-from erfscope.figures.style import FigureStyle
-from erfscope.options.option import COMPUTATION, OUTPUT, PANELS, Declared, Option, declared
-from erfscope.options.settings import OPTIONS
-from erfscope.storage import writing as formats
-from erfscope.storage.writing import is_folder
+from erfscope.core.answer.storage import writing as formats
+from erfscope.core.answer.storage.writing import is_folder
+from erfscope.core.request.option import COMPUTATION, OUTPUT, PANELS, Declared, Option, declared
+from erfscope.core.request.settings import OPTIONS
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.show.figures.kinds import FIGURES, KINDS
+from erfscope.show.figures.style import FigureStyle
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -8,16 +8,16 @@ import rich_click as click
 
 from erfscope.cli.console import File, Text
 from erfscope.cli.options import OUTPUT_OPTIONS, chosen_format, options, with_verbose
-from erfscope.errors import ErfscopeError
-from erfscope.printable import one_line
-from erfscope.storage.writing import TABLES, suffixes
+from erfscope.core.answer.storage.writing import TABLES, suffixes
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.printable import one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from erfscope.studies import Effort, StudyResult
+    from erfscope.apps.lab.studies import Effort, StudyResult
 
-#: As in erfscope.studies, which takes long to import.
+#: As in erfscope.apps.lab.studies, which takes long to import.
 STUDY_NAMES = (
     *("theorems", "luo-gaussian", "luo-growth", "luo-subsample-dilation", "luo-skip", "luo-dropout"),
     *("luo-nonlinearity", "luo-init", "luo-training", "correlations", "syncmnist", "sort-of-clevr", "padding"),
@@ -85,9 +85,9 @@ def study(
             "no study was named; `erfscope study --list` shows them, and `erfscope study theorems` checks every closed"
             " form"
         )
+    from erfscope.apps.lab.studies import check, kept_study, run
+    from erfscope.apps.lab.studies.study import check_output
     from erfscope.cli.run.output import progress
-    from erfscope.studies import check, kept_study, run
-    from erfscope.studies.study import check_output
 
     check(name, data=data)
     for path in output:
@@ -114,9 +114,9 @@ def study(
 
 def _list(chosen: str) -> int:
     """Print the list of studies."""
+    from erfscope.apps.lab.studies import STUDIES, kept_study
     from erfscope.cli.console import Screen, print_json, say
     from erfscope.show import Cell, Column, Table, Value, format_table, rows_of
-    from erfscope.studies import STUDIES, kept_study
 
     kept = {name: kept_study(name).conclusion.split(",")[0].rstrip(".").replace(" claims", "") for name in STUDIES}
     if chosen == "json":
@@ -181,8 +181,8 @@ def study_view(result: StudyResult) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
+    from erfscope.apps.lab.studies import STUDIES
     from erfscope.show.terminal import TerminalTable
-    from erfscope.studies import STUDIES
 
     rows = TerminalTable(result.rows_table(result.columns, has_headings=True), edged=True)
     facts = [result.effort, f"seed {result.seed}", f"{result.seconds:.0f} s"]

@@ -12,12 +12,12 @@ import rich_click as click
 from erfscope.cli.console import File, Text, n_bytes
 from erfscope.cli.options import by_source, chosen_format, keywords, one_value, options, with_verbose
 from erfscope.cli.run.known_names import ModelName
-from erfscope.errors import ErfscopeError
-from erfscope.options.option import OUTPUT, Building, declared
-from erfscope.options.settings import OPTIONS
+from erfscope.core.request.option import OUTPUT, Building, declared
+from erfscope.core.request.settings import OPTIONS
+from erfscope.core.values.errors import ErfscopeError
 
 if TYPE_CHECKING:
-    from erfscope.tiling import HaloBudget, TilePlan
+    from erfscope.apps.tile import HaloBudget, TilePlan
 
 #: Options of how a model is built, and those of measuring that --tolerance needs.
 BUILDING = one_value({name: each for name, each in declared(Building).items() if name != "alpha"})
@@ -32,7 +32,7 @@ MEASURING = one_value({name: OPTIONS[name] for name in ("weights", "images", "sy
 SHOWN = ("rich", "plain", "json")
 #: Panels of the help, beside those of the options of measurements.
 TILES, RUN = "Tiles", "Run on tiles"
-#: Those of ``erfscope.tiling.recipes``.
+#: Those of ``erfscope.apps.tile.recipes``.
 TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
 
 
@@ -155,12 +155,12 @@ def tile(
     from erfscope.cli.run.interruption import importing_torch
 
     with importing_torch():
-        from erfscope.api.tile import plans_of
+        from erfscope.apps.tile.tiles import plans_of
+    from erfscope.apps.tile import recipe, tile_costs
+    from erfscope.apps.tile.shown import plan_json
     from erfscope.cli.console import Screen, complain, print_json, say
-    from erfscope.options.request import Request
+    from erfscope.core.request.request import Request
     from erfscope.show.terminal import draw_parts
-    from erfscope.tiling import recipe, tile_costs
-    from erfscope.tiling.shown import plan_json
 
     asked = keywords(*by_source(given).values())
     building = {name: value for name, value in asked.items() if name in Building.__annotations__}
@@ -194,8 +194,8 @@ def tile(
 
 def _show_each(plans: Sequence[TilePlan], format: str, *, as_json: bool) -> int:
     """Print the plan for each of several inputs."""
+    from erfscope.apps.tile.shown import plan_json
     from erfscope.cli.console import Screen, print_json
-    from erfscope.tiling.shown import plan_json
 
     if chosen_format(format, as_json) == "json":
         print_json({"inputs": [plan_json(plan, (), budget=None, tolerance=None) for plan in plans]})
@@ -210,7 +210,7 @@ def _show_each(plans: Sequence[TilePlan], format: str, *, as_json: bool) -> int:
 
 
 def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
-    from erfscope.api.halo import halo_budget
+    from erfscope.apps.tile.halo import halo_budget
     from erfscope.cli.run.output import progress
 
     measuring: Any = {name: value for name, value in asked.items() if name != "input_size"}
@@ -219,8 +219,8 @@ def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
 
 
 def _check_output(output: str, image: str | None, *, resume: bool, force: bool) -> None:
-    from erfscope.stimuli.files import is_zarr, suffixes_like
-    from erfscope.storage.writing import behind_link, check_file, suffixes
+    from erfscope.core.answer.storage.writing import behind_link, check_file, suffixes
+    from erfscope.core.images.files import is_zarr, suffixes_like
 
     if image is None:
         check_file(output, (".json", *suffixes("figure")), force=force)
@@ -252,10 +252,10 @@ def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -
 
 
 def _run(model: str, plan: TilePlan, image: str, output: str, resume: bool, asked: dict[str, Any]) -> None:
-    from erfscope.api.tile import tile_file
+    from erfscope.apps.tile.tiles import tile_file
     from erfscope.cli.console import complain
     from erfscope.cli.run.output import progress
-    from erfscope.storage.writing import behind_link
+    from erfscope.core.answer.storage.writing import behind_link
 
     with progress(quiet=False) as show:
         called = None if show is None else lambda done, of: show(model, done, of)

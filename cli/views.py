@@ -11,17 +11,17 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from erfscope.attribution.convention import CONVENTIONS, Convention
+from erfscope.apps.gate.verdict import CheckReport, Line
 from erfscope.cli.console import Screen, complain, print_json, say
-from erfscope.errors import ErfscopeError
-from erfscope.gate.verdict import CheckReport, Line
-from erfscope.measures import MEASURES, Measure
-from erfscope.printable import printable
-from erfscope.results.report import Report
-from erfscope.results.result import Result
-from erfscope.view.cells import unit_of
-from erfscope.view.sentences import ERRORS, GUIDE, RATIOS, SYMBOLS, THREE_AXES, WHAT, methods_sentence
-from erfscope.view.words import WIDER
+from erfscope.core.answer.convention import CONVENTIONS, Convention
+from erfscope.core.answer.measures import MEASURES, Measure
+from erfscope.core.answer.report import Report
+from erfscope.core.answer.result import Result
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.printable import printable
+from erfscope.show.view.cells import unit_of
+from erfscope.show.view.sentences import ERRORS, GUIDE, RATIOS, SYMBOLS, THREE_AXES, WHAT, methods_sentence
+from erfscope.show.view.words import WIDER
 
 WORDS = {
     "fail": "bold red",
@@ -35,7 +35,7 @@ KINDS = {"notice": "cyan", "accept": "bold", "summary": "bold"}
 
 def store(report: CheckReport, folder: Path) -> bool:
     """Write the artifacts; return whether that succeeded."""
-    from erfscope.gate.artifacts import write_artifacts
+    from erfscope.apps.gate.artifacts import write_artifacts
 
     try:
         for path in write_artifacts(report, folder):

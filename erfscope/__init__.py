@@ -18,7 +18,7 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
-from erfscope.results import outputs as _made
+from erfscope.core.answer import outputs as _made
 
 __version__ = "0.1.0"
 
@@ -30,9 +30,10 @@ if not (Path(__file__).parent / "cli").is_dir() and (Path(__file__).parent.paren
 _STUB = ast.parse(pkgutil.get_data(__name__, "__init__.pyi") or b"")
 #: Name -> the module that it is loaded from, as ``__init__.pyi`` imports it: the one table of the public names.
 _HOMES = {name.name: str(node.module) for node in _STUB.body if isinstance(node, ast.ImportFrom) for name in node.names}
-_ROOMS = [name for name, home in _HOMES.items() if home == __name__]
+#: Rooms among them, by name.
+_ROOMS = {name: home for name, home in _HOMES.items() if home in (__name__, f"{__name__}.apps", f"{__name__}.apps.lab")}
 
-__all__ = sorted(name for name, home in _HOMES.items() if home.startswith("erfscope."))
+__all__ = sorted({*_HOMES} - {*_ROOMS})
 
 
 def _outputs() -> Any:
@@ -46,7 +47,7 @@ _made.made_by(_outputs)
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
-        return importlib.import_module(f"erfscope.{name}")
+        return importlib.import_module(f"{_ROOMS[name]}.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'erfscope' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from erfscope.stimuli import synthetic
+from erfscope.core.images import synthetic
 
 picture = synthetic("leaves", samples=1, seed=0, size=(384, 512), channels=3).pixels(0)
 target = Path(__file__).with_name("leaves.png")

@@ -19,12 +19,12 @@ from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 
 import erfscope
-from erfscope.api.gate import CheckRequest, check_all
+from erfscope.apps.gate.checks import CheckRequest, check_all
+from erfscope.apps.gate.verdict import PYTHON
 from erfscope.cli.views import styled
-from erfscope.gate.verdict import PYTHON
-from erfscope.options import Options
-from erfscope.view.terminal.layers import layer_view
-from erfscope.view.terminal.report import draw_report
+from erfscope.core.request import Options
+from erfscope.show.view.terminal.layers import layer_view
+from erfscope.show.view.terminal.report import draw_report
 
 LEAVES = "examples/leaves.png"
 DOCS = Path("docs")

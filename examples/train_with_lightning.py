@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from erfscope.monitoring.lightning import ErfCallback
+from erfscope.apps.monitor.lightning import ErfCallback
 
 
 class Classifier(lightning.LightningModule):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
 
-from erfscope.monitoring.transformers import ErfCallback
+from erfscope.apps.monitor.transformers import ErfCallback
 
 
 class Classifier(nn.Module):

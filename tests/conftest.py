@@ -27,11 +27,11 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
+from erfscope.apps.lab.studies import StudyResult
 from erfscope.cli.commands import others
 from erfscope.cli.main import cli, main
 from erfscope.cli.study import study_view
-from erfscope.results.result import Result
-from erfscope.studies import StudyResult
+from erfscope.core.answer.result import Result
 
 pytest_plugins = ["pytester"]
 
@@ -100,7 +100,7 @@ def memory_unplanned() -> Iterator[None]:
     """Measure without planning the memory, which takes as long as measuring a small model and has tests of its own in
     tests/engine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("erfscope.engine.batch.needs", lambda plan: [])
+        patch.setattr("erfscope.core.run.engine.batch.needs", lambda plan: [])
         yield
 
 
@@ -110,8 +110,8 @@ def figures_undrawn() -> Iterator[None]:
     tests/figures."""
     from matplotlib.figure import Figure
 
-    from erfscope.figures import draw
-    from erfscope.figures.kinds import FIGURES
+    from erfscope.show.figures import draw
+    from erfscope.show.figures.kinds import FIGURES
 
     drawn = draw.figure_of
 

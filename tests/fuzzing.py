@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from erfscope.cli.main import _run
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 THOROUGH = os.environ.get("ERFSCOPE_FUZZ") == "thorough"
 #: Cases of a thorough run for each one of the suite's.

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from erfscope.containers import tensors_in
-from erfscope.torch_internals import TorchDispatchMode
+from erfscope.core.system.containers import tensors_in
+from erfscope.core.system.torch_internals import TorchDispatchMode
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]

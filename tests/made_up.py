@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from erfscope.geometry.unit import Trf
-from erfscope.maps.accumulator import error_bar
-from erfscope.maps.erf_map import ErfMap
-from erfscope.measures import MEASURES, MeasureValue
-from erfscope.model_facts import Weights
-from erfscope.results.report import Report
-from erfscope.results.result import Cost, Halo, InputRecord, Result, UnitRecord
+from erfscope.core.answer.maps.accumulator import error_bar
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.measures import MEASURES, MeasureValue
+from erfscope.core.answer.report import Report
+from erfscope.core.answer.result import Cost, Halo, InputRecord, Result, UnitRecord
+from erfscope.core.values.model_facts import Weights
+from erfscope.core.values.unit import Trf
 
 VERSIONS = {"versions": {"erfscope": "1.2.3", "torch": "2.9.0", "timm": "1.0.30", "captum": "0.9.0"}}
 #: (value, standard error) unless a test says otherwise.

@@ -31,8 +31,8 @@ BY_NAME = {
     "erfscope/__init__.py",
     "adapters/__init__.py",
     "adapters/sources/kinds.py",
-    "erfscope/figures/kinds.py",
-    "erfscope/studies/__init__.py",
+    "erfscope/show/figures/kinds.py",
+    "erfscope/apps/lab/studies/__init__.py",
 }
 #: The same for optional packages, and for the modules of users.
 OPTIONAL = {"adapters/libraries.py", "adapters/sources/factory.py", "cli/doctor.py"}
@@ -75,9 +75,10 @@ def test_every_room_says_what_it_holds_and_what_it_may_import():
 def test_the_table_for_newcomers_names_every_room():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = text.partition("## Rooms")[2].partition("## ")[0].splitlines()
-    named_there = {name for row in rows if row.startswith("|") for name in re.findall(r"`(\w+)`", row.split("|")[2])}
-    rooms = {room.parent.name for room in (ROOT / "erfscope").glob("*/__init__.py")}
-    assert rooms <= named_there
+    named_there = {name for row in rows if row.startswith("|") for name in re.findall(r"`([\w/]+)`", row)}
+    package = ROOT / "erfscope"
+    rooms = [each.parent for depth in ("*", "core/*", "apps/*") for each in package.glob(f"{depth}/__init__.py")]
+    assert {room.name for room in rooms} <= {name.removeprefix("core/") for name in named_there} | {"core"}
 
 
 @pytest.mark.slow
@@ -116,23 +117,23 @@ def test_modules_are_found_by_name_in_few_places():
 @pytest.mark.parametrize("package", ["timm", "rich_click", "torchvision", "transformers"])
 def test_the_core_knows_no_library_of_models_and_no_command_line(package):
     found = {path for path in CORE if any(name.split(".")[0] == package for name in imports(path))}
-    assert named(found) <= {"erfscope/monitoring/transformers.py"}
+    assert named(found) <= {"erfscope/apps/monitor/transformers.py"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "homes"),
     [
-        ("captum", {"erfscope/attribution/captum_methods.py"}),
+        ("captum", {"erfscope/core/run/attribution/captum_methods.py"}),
         (
             "matplotlib",
             {path.relative_to(ROOT).as_posix() for path in FILES if path.parts[-2] == "figures"}
-            | {"erfscope/tiling/figure.py"},
+            | {"erfscope/apps/tile/figure.py"},
         ),
-        ("cv2", {"erfscope/view/terminal/heatmap.py", "cli/doctor.py"}),
-        ("jinja2", {"erfscope/view/page.py"}),
-        ("starlette", {"erfscope/explorer/server.py"}),
-        ("uvicorn", {"erfscope/explorer/server.py"}),
+        ("cv2", {"erfscope/show/view/terminal/heatmap.py", "cli/doctor.py"}),
+        ("jinja2", {"erfscope/show/view/page.py"}),
+        ("starlette", {"erfscope/apps/explore/server.py"}),
+        ("uvicorn", {"erfscope/apps/explore/server.py"}),
         ("rich", {path.relative_to(ROOT).as_posix() for path in FILES if path.parts[-2] == "terminal" or path in CLI}),
     ],
 )
@@ -142,7 +143,7 @@ def test_heavy_packages_have_one_door(package, homes):
 
 
 #: The modules that may name what another library calls private.
-INTERNALS = {"erfscope/torch_internals.py", "adapters/timm_internals.py"}
+INTERNALS = {"erfscope/core/system/torch_internals.py", "adapters/timm_internals.py"}
 #: What the standard library's named tuples offer to everybody.
 OFFERED = {"_replace", "_fields", "_asdict"}
 

@@ -28,8 +28,8 @@ from PIL import Image
 import erfscope
 from erfscope.cli.commands import OWN, import_command
 from erfscope.cli.main import cli, main
-from erfscope.options.option import Building
-from erfscope.options.settings import Options
+from erfscope.core.request.option import Building
+from erfscope.core.request.settings import Options
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -142,7 +142,7 @@ def folder(tmp_path, monkeypatch):
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)
     # Planning memory takes longer than measuring small models, and has tests of its own.
-    monkeypatch.setattr("erfscope.engine.batch.needs", lambda plan: [])
+    monkeypatch.setattr("erfscope.core.run.engine.batch.needs", lambda plan: [])
     for name in ("photo.jpg", "x.png", "photos/a.jpg", "photos/b.jpg", "val/a.png", "examples/leaves.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         pixels = np.random.default_rng(len(name)).integers(0, 256, (48, 64, 3), dtype=np.uint8)
@@ -347,7 +347,10 @@ def test_the_page_on_python_has_every_public_name_and_what_it_is_and_the_table_o
 
 def test_the_table_of_studies_has_every_claim_of_the_kept_runs():
     told = [[row["published"], row["ours"], row["verdict"]] for row in table("studies")]
-    kept = [json.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "erfscope/studies/kept").glob("*.json")]
+    kept = [
+        json.loads(file.read_text(encoding="utf-8"))
+        for file in (ROOT / "erfscope/apps/lab/studies/kept").glob("*.json")
+    ]
     claims = [[each["published"], each["ours"], each["verdict"]] for found in kept for each in found["claims"]]
     assert sorted(told) == sorted(claims)
 

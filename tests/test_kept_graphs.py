@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.copies import copy_module
+from erfscope.core.system.copies import copy_module
 
 SIZE = 8
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.precision import float32_precision
+from erfscope.core.system.precision import float32_precision
 
 HAS_NEWER = hasattr(torch.backends, "fp32_precision")
 SETTINGS = [
@@ -58,7 +58,7 @@ def newer():
 
 exec(SETTING)
 before = older(), newer()
-from erfscope.precision import float32_precision
+from erfscope.core.system.precision import float32_precision
 for _ in range(2):
     with float32_precision(tf32=False):
         assert True not in older() and "high" not in older() and "medium" not in older(), older()

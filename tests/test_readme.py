@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from erfscope.adapters.blocks import BLOCKS as INSERTED
-from erfscope.attribution.convention import CONVENTIONS
+from erfscope.core.answer.convention import CONVENTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

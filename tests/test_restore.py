@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.restore import restored, seed_generators
+from erfscope.core.system.restore import restored, seed_generators
 
 WORDS = {"samples": 2, "input_size": (16, 16), "layer": "output", "measures": "r50"}
 

@@ -27,10 +27,10 @@ MODULES = (
     "timm",
     "erfscope.cli.main",
     "erfscope.adapters",
-    "erfscope.figures",
+    "erfscope.show.figures",
     "erfscope.show.save",
-    "erfscope.parallel",
-    "erfscope.api.gate",
+    "erfscope.core.run.parallel",
+    "erfscope.apps.gate.checks",
 )
 #: PR_SET_CHILD_SUBREAPER of linux/prctl.h.
 _ADOPT = 36

@@ -1,6 +1,6 @@
 """Graph and attention blocks as ordinary modules on maps (B, C, H, W), for insertion into models and for the theory.
 
-May import: ``adapters.sources``, ``attribution.readout``, ``copies``, ``restore`` and below.
+May import: ``adapters.sources``, ``system``, ``values``.
 
 A graph that is no grid is a map of 1 x n. Video (B, C, T, H, W) is taken frame by frame. :func:`on_nodes` makes a
 function of node features of any of them. docs/theory.md says which closed form is whose."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from erfscope.adapters.blocks.graph import masked_softmax, weighted
 from erfscope.adapters.blocks.graphs import inside, shifts, window_offsets
 from erfscope.adapters.blocks.maps import MapBlock, divided, one_of, per_node, whole
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 Mode = Literal["softmax", "dot_product"]
 

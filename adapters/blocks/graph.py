@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from erfscope.adapters.blocks.maps import one_of
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 Normalisation = Literal["none", "row", "symmetric"]
 NORMALISATIONS: tuple[str, ...] = ("none", "row", "symmetric")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from erfscope.adapters.blocks.graph import NORMALISATIONS, Graph, Normalisation, masked_softmax, weighted
 from erfscope.adapters.blocks.graphs import as_graph
 from erfscope.adapters.blocks.maps import MapBlock, activation, as_pictures, one_of, per_node, whole
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 LambdaMax = float | Literal["exact"]
 

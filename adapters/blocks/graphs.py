@@ -12,7 +12,7 @@ from torch import Tensor
 
 from erfscope.adapters.blocks.graph import GivenGraph, Graph, gathered
 from erfscope.adapters.blocks.maps import whole
-from erfscope.errors import ErfscopeError, unknown
+from erfscope.core.values.errors import ErfscopeError, unknown
 
 Offset = tuple[int, int]
 _FOUR: tuple[Offset, ...] = ((-1, 0), (0, -1), (0, 1), (1, 0))

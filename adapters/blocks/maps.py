@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from erfscope.attribution.readout import SoundKernels
-from erfscope.errors import ErfscopeError, unknown
+from erfscope.core.system.sound_kernels import SoundKernels
+from erfscope.core.values.errors import ErfscopeError, unknown
 
 #: Activations between layers, by the name that PyTorch's functions have.
 ACTIVATIONS: dict[str, type[nn.Module]] = {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapters.blocks.maps import MapBlock, one_of, whole
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 
 class TopKPooling(MapBlock):

@@ -21,8 +21,8 @@ from erfscope.adapters.blocks.maps import MapBlock, activation, divided, whole
 from erfscope.adapters.blocks.pooling import ThresholdPooling, TopKPooling
 from erfscope.adapters.blocks.wide import LargeKernel, global_context
 from erfscope.adapters.sources import factory
-from erfscope.errors import unknown
-from erfscope.model_errors import errors_as_one_line
+from erfscope.core.system.model_errors import errors_as_one_line
+from erfscope.core.values.errors import unknown
 
 
 class Pipeline(MapBlock):

@@ -6,7 +6,7 @@ from timm.layers.global_context import GlobalContext
 from torch import Tensor, nn
 
 from erfscope.adapters.blocks.maps import MapBlock, PerFrame, whole
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 __all__ = ["GlobalContext", "LargeKernel", "global_context"]
 

@@ -18,9 +18,9 @@ from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import input_config
 from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.weights import sha256
-from erfscope.errors import ErfscopeError
-from erfscope.model_errors import errors_as_one_line, first_line
-from erfscope.model_facts import Weights
+from erfscope.core.system.model_errors import errors_as_one_line, first_line
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.model_facts import Weights
 
 
 def build(spec: str, options: SourceOptions) -> Source:

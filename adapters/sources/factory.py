@@ -22,11 +22,11 @@ from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.sources.kinds import SPECS
 from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.weights import sha256
-from erfscope.errors import ErfscopeError, unknown
-from erfscope.geometry.input_size import is_size
-from erfscope.model_errors import errors_as_one_line
-from erfscope.model_facts import Weights
-from erfscope.restore import restored, seed_generators
+from erfscope.core.system.model_errors import errors_as_one_line
+from erfscope.core.system.restore import restored, seed_generators
+from erfscope.core.values.errors import ErfscopeError, unknown
+from erfscope.core.values.input_size import is_size
+from erfscope.core.values.model_facts import Weights
 
 #: Why the weights of a factory are not known to be trained.
 NO_CHECKPOINT = "no checkpoint was given"
@@ -78,7 +78,7 @@ def run(spec: str, *arguments: object, seed: int, kwargs: Mapping[str, object]) 
     """Build the block that ``package.module:factory`` or ``path/file.py:factory`` names.
 
     The working directory (for a file: its folder) comes first on ``sys.path`` meanwhile, and torch, numpy and
-    ``random`` are seeded; both are put back afterwards (:func:`erfscope.restore.restored`).
+    ``random`` are seeded; both are put back afterwards (:func:`erfscope.core.system.restore.restored`).
 
     Args:
         spec: Names a function or a class, which is called, or an ``nn.Module``, which is returned as it is.

@@ -11,8 +11,8 @@ from torch import nn
 
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import InputConfig, Numbers, module_config
-from erfscope.errors import ErfscopeError
-from erfscope.model_facts import Weights
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.model_facts import Weights
 
 #: Most layers, blocks or stages that a configuration may ask for: a hundred times those of the deepest public model.
 MOST_LAYERS = 10_000

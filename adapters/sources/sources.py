@@ -9,7 +9,7 @@ from typing import Any
 from erfscope.adapters.sources.kinds import kind_of
 from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.weights import NO_NUMBERS, POLICIES, Store
-from erfscope.errors import ErfscopeError, refuse_broken_link, unknown
+from erfscope.core.values.errors import ErfscopeError, refuse_broken_link, unknown
 
 #: Formats of other runtimes. What is in them can be run, but not differentiated.
 _NO_GRADIENTS = {

@@ -13,8 +13,8 @@ from erfscope.adapters.libraries import import_library
 from erfscope.adapters.preprocess import input_config
 from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.weights.weights import Store, check_room, obtain, url_store
-from erfscope.errors import ErfscopeError, unknown
-from erfscope.model_errors import errors_as_one_line
+from erfscope.core.system.model_errors import errors_as_one_line
+from erfscope.core.values.errors import ErfscopeError, unknown
 
 
 def build(spec: str, options: SourceOptions) -> Source:

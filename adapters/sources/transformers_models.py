@@ -21,8 +21,8 @@ from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.preprocess import config_sides, input_config
 from erfscope.adapters.sources.source import Source, SourceOptions, refuse_deep
 from erfscope.adapters.weights.weights import Store, check_room, hub_store, obtain, on_hub
-from erfscope.errors import ErfscopeError
-from erfscope.model_errors import errors_as_one_line, first_line
+from erfscope.core.system.model_errors import errors_as_one_line, first_line
+from erfscope.core.values.errors import ErfscopeError
 
 SCHEME = "transformers"
 #: Pillow's numbers for ways to resample, in timm's words.

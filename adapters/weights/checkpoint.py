@@ -17,10 +17,10 @@ from torch import Tensor, fx, nn
 from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.weights.weights import sha256
-from erfscope.errors import ErfscopeError, refuse_broken_link, unknown
-from erfscope.model_errors import first_line
-from erfscope.model_facts import Weights
-from erfscope.printable import listed_up_to
+from erfscope.core.system.model_errors import first_line
+from erfscope.core.values.errors import ErfscopeError, refuse_broken_link, unknown
+from erfscope.core.values.model_facts import Weights
+from erfscope.core.values.printable import listed_up_to
 
 #: Where weights stand in a checkpoint, in timm's order: an average of the training's weights (EMA) before plain ones.
 AVERAGED = ("state_dict_ema", "model_ema", "ema_state_dict", "ema_model", "params_ema", "ema")

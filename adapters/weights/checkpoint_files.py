@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,11 +24,11 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from erfscope.adapters.libraries import silence_libraries
 from erfscope.adapters.timm_internals import hub_from_cache
 from erfscope.adapters.weights.reactivate import reactivate
-from erfscope.environment import available_bytes
-from erfscope.errors import ErfscopeError
-from erfscope.model_errors import first_line
-from erfscope.model_facts import Source, Weights
-from erfscope.restore import seed_generators
+from erfscope.core.system.environment import available_bytes
+from erfscope.core.system.model_errors import first_line
+from erfscope.core.system.restore import seed_generators
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.model_facts import Source, Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

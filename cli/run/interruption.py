@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from erfscope.cli.console import Screen, complain
 from erfscope.cli.options import OutputOptions
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 if TYPE_CHECKING:
-    from erfscope.results.report import Report
+    from erfscope.core.answer.report import Report
 
 #: Added to the number of a signal: the exit code of a program that it has ended.
 SIGNALLED = 128
@@ -116,7 +116,7 @@ def earlier(wanted: OutputOptions) -> dict[str, Any]:
     """
     if not wanted.resume:
         return {}
-    from erfscope.storage.files import is_report, read_begun
+    from erfscope.core.answer.storage.files import is_report, read_begun
 
     found = wanted.folders
     if len(found) != 1:

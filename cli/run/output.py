@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from erfscope.cli.console import Screen, complain, print_json, say, streams
 from erfscope.cli.options import MAPS, OutputOptions, on_command_line
-from erfscope.errors import ErfscopeError, FallbackWarning, refuse_broken_link
-from erfscope.figures.style import OF_MAPS
-from erfscope.printable import one_line
-from erfscope.progress import Progress, progress_lines
-from erfscope.storage.writing import TABLES, check_output, is_folder, refuse_input, refuse_inside, suffixes
+from erfscope.core.answer.storage.writing import TABLES, check_output, is_folder, refuse_input, refuse_inside, suffixes
+from erfscope.core.system.progress import Progress, progress_lines
+from erfscope.core.values.errors import ErfscopeError, FallbackWarning, refuse_broken_link
+from erfscope.core.values.printable import one_line
+from erfscope.show.figures.style import OF_MAPS
 
 if TYPE_CHECKING:
-    from erfscope.results.report import Report
-    from erfscope.results.result import Computed
+    from erfscope.core.answer.report import Report
+    from erfscope.core.answer.result import Computed
 
 
 def check_outputs(wanted: OutputOptions, images: Any = (), read: Sequence[str | Path] = ()) -> None:
@@ -71,7 +71,7 @@ def refuse_inputs(output: str, images: Any, read: Sequence[str | Path] = ()) -> 
     Raises:
         ErfscopeError: it is.
     """
-    from erfscope.stimuli.files import by_input
+    from erfscope.core.images.files import by_input
 
     named = by_input(images)
     several = named.values() if isinstance(named, Mapping) else [named]
@@ -84,8 +84,8 @@ def refuse_inputs(output: str, images: Any, read: Sequence[str | Path] = ()) -> 
 
 def _files(inputs: Sequence[str | Path]) -> Iterator[str | Path]:
     """The files that inputs name, those in folders and of patterns among them."""
-    from erfscope.stimuli.files import EVERY, find
-    from erfscope.storage.files import is_report
+    from erfscope.core.answer.storage.files import is_report
+    from erfscope.core.images.files import EVERY, find
 
     for each in inputs:
         if is_report(Path(each)):
@@ -108,7 +108,7 @@ def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str
     """
     # A folder gets the kind that is named, and of the others those that fit.
     if _figures(wanted) or (wanted.figure is not None and wanted.folders):
-        from erfscope.api.figures import check_figure
+        from erfscope.show.figures.asked import check_figure
 
         check_figure(models, kind=wanted.figure, width=wanted.style.width, **options)
 
@@ -167,7 +167,7 @@ def explain_computing(report: Report) -> None:
 
 def computing_text(computed: Computed) -> str:
     """The path on which a result was computed, and its share of the forward pass."""
-    from erfscope.geometry.unit import size_text
+    from erfscope.core.values.unit import size_text
 
     if computed.path == "plain":
         return f"path: plain ({computed.because}); {computed.gmacs:.4g} GMACs up to the layer"
@@ -194,7 +194,7 @@ def deliver(
         drawn: Whether folders get a page and figures; without, numbers and maps are there at once.
         hint: Whether a terminal shows what to try next.
     """
-    from erfscope.view.sentences import quiet_line
+    from erfscope.show.view.sentences import quiet_line
 
     chosen = wanted.format
     # A report where stderr is seen too, and the lines of --quiet, show fallbacks and errors themselves.
@@ -256,7 +256,7 @@ def _fallback(report: Report) -> Iterator[str]:
 
 
 def _print_rich(report: Report, wanted: OutputOptions, *, written: Sequence[str], hint: bool) -> None:
-    from erfscope.view.terminal.report import draw_report, next_step
+    from erfscope.show.view.terminal.report import draw_report, next_step
 
     screen = Screen(plain=wanted.format == "plain")
     screen.print(draw_report(report, zoom=wanted.style.zoom))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from erfscope.cli.console import complain
 from erfscope.cli.options import OutputOptions, by_source, keywords
 from erfscope.cli.run.interruption import earlier, explain_interruption, importing_torch, stoppable
-from erfscope.geometry.unit import is_every_unit
-from erfscope.options.values import words
+from erfscope.core.request.values import words
+from erfscope.core.values.unit import is_every_unit
 
 if TYPE_CHECKING:
-    from erfscope.results.report import Report
+    from erfscope.core.answer.report import Report
 
 #: Most rows with which folders get a page and figures; of more there are too many to look at.
 DRAWN = 60
@@ -48,7 +48,7 @@ def measured(
     with importing_torch(quiet=wanted.quiet):
         check_outputs(wanted, options.get("images"), read)  # it imports the public functions, which import torch
         check_figure(wanted, models, options)
-        from erfscope.parallel import distributed
+        from erfscope.core.run.parallel import distributed
 
     # A run that continues reads its report before it becomes one of several ranks.
     options |= earlier(wanted)

@@ -20,15 +20,15 @@ import rich_click as click
 from field_comments import comment_above, without_roles
 
 import erfscope
-from erfscope.attribution.convention import CONVENTIONS, Convention
+from erfscope.apps.lab.studies import STUDIES, kept_study
 from erfscope.cli.commands import OWN, import_command
-from erfscope.figures.kinds import KINDS
-from erfscope.measures import MEASURES, SHOWN
-from erfscope.measures.sizes import SIZED
-from erfscope.options.settings import OPTIONS
-from erfscope.storage.writing import FORMATS
-from erfscope.studies import STUDIES, kept_study
-from erfscope.view.words import WIDER
+from erfscope.core.answer.convention import CONVENTIONS, Convention
+from erfscope.core.answer.measures import MEASURES, SHOWN
+from erfscope.core.answer.measures.sizes import SIZED
+from erfscope.core.answer.storage.writing import FORMATS
+from erfscope.core.request.settings import OPTIONS
+from erfscope.show.figures.kinds import KINDS
+from erfscope.show.view.words import WIDER
 
 DOCS = Path(__file__).resolve().parents[1]
 PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(?=<!-- end -->)", flags=re.DOTALL)
@@ -205,7 +205,7 @@ def _rows(name: str, uses: list[tuple[str, str, str]]) -> Rows:
 
 def fields() -> Rows:
     """Every field of a report's JSON, from its schema."""
-    text = (resources.files("erfscope") / "storage" / "schema" / "report-1.json").read_text(encoding="utf-8")
+    text = (resources.files("erfscope.core.answer.storage") / "schema" / "report-1.json").read_text(encoding="utf-8")
     schema = json.loads(text)
     yield "field", "type", "what it is"
     yield from _fields(_resolved(schema, schema["$defs"]), "")

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 from field_comments import comment_above
 
-from erfscope.gate import baseline
-from erfscope.gate import baseline as entry
-from erfscope.maps import probe, trust
-from erfscope.results import result
-from erfscope.storage import documents, json_format
+from erfscope.apps.gate import baseline
+from erfscope.apps.gate import baseline as entry
+from erfscope.core.answer import result
+from erfscope.core.answer.maps import probe, trust
+from erfscope.core.answer.storage import documents, json_format
 
 FOLDER = Path(json_format.__file__).parent / "schema"
 POSITIONS = "Positions are (row, col), origin top-left, pixel centres at integers."

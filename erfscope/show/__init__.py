@@ -1,18 +1,29 @@
 """What applications print and write with: tables, columns, notes and lines, the words for results and numbers, and the
 writer of files. Beside it :mod:`erfscope.show.terminal`, :mod:`erfscope.show.page` and
-:mod:`erfscope.show.figures`, which import rich, Jinja and matplotlib.
+:mod:`erfscope.show.plot`, which import rich, Jinja and matplotlib.
 
-May import: ``figures``, ``view``, ``storage`` and below.
+May import: ``core`` and below.
 """
 
-from erfscope.figures.chart_data import Chart, ChartMap, Curve, Picture
-from erfscope.printable import brief, counted, fixed, listed, listed_up_to, number, plus, printable, rounded, with_error
+from erfscope.core.values.printable import (
+    brief,
+    counted,
+    fixed,
+    listed,
+    listed_up_to,
+    number,
+    plus,
+    printable,
+    rounded,
+    with_error,
+)
+from erfscope.show.figures.chart_data import Chart, ChartMap, Curve, Picture
 from erfscope.show.files import write
 from erfscope.show.shown import Shown
-from erfscope.view.depth import depth_sentences, depth_table
-from erfscope.view.extras import halo_text
-from erfscope.view.fit import aligned
-from erfscope.view.table import (
+from erfscope.show.view.depth import depth_sentences, depth_table
+from erfscope.show.view.extras import halo_text
+from erfscope.show.view.fit import aligned
+from erfscope.show.view.table import (
     DASH,
     Cell,
     Column,
@@ -25,7 +36,7 @@ from erfscope.view.table import (
     markdown_text,
     rows_of,
 )
-from erfscope.view.words import (
+from erfscope.show.view.words import (
     GLOSS,
     IN_PLANE,
     IN_PLANE_MEANS,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from erfscope.errors import ErfscopeError
-from erfscope.storage.writing import FORMATS, suffixes, write_bytes
-from erfscope.view.table import Table, format_table
+from erfscope.core.answer.storage.writing import FORMATS, suffixes, write_bytes
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.show.view.table import Table, format_table
 
 
 def write(path: str | Path, content: Any, *, force: bool = False) -> None:
@@ -39,7 +39,7 @@ def _as_bytes(content: Any, path: Path) -> bytes:
         return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
     if not hasattr(content, "savefig"):
         raise TypeError(f"cannot write a {type(content).__name__}: neither bytes, text, a table, JSON nor a figure")
-    from erfscope.figures.canvas import figure_bytes
+    from erfscope.show.figures.canvas import figure_bytes
 
     return figure_bytes(content, _suffix(path, "figure"))
 

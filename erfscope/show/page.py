@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from erfscope.figures.draw import drawings, views
-from erfscope.figures.style import FigureStyle
-from erfscope.results.figure_style import Style
-from erfscope.results.report import Report
-from erfscope.results.result import Result
-from erfscope.view import page
-from erfscope.view.page import assets, template_of
-from erfscope.view.report_view import report_view
+from erfscope.core.answer.figure_style import Style
+from erfscope.core.answer.report import Report
+from erfscope.core.answer.result import Result
+from erfscope.show.figures.draw import drawings, views
+from erfscope.show.figures.style import FigureStyle
+from erfscope.show.view import page
+from erfscope.show.view.page import assets, template_of
+from erfscope.show.view.report_view import report_view
 
 __all__ = ["assets", "html", "report_fragment", "result_fragment", "template_of"]
 
@@ -20,7 +20,7 @@ LARGE, SMALL = 240, 96
 
 
 def html(report: Report, *, in_folder: bool = False, **style: Unpack[Style]) -> str:
-    """A report as one self-contained page; see :func:`erfscope.view.page.html`.
+    """A report as one self-contained page; see :func:`erfscope.show.view.page.html`.
 
     Args:
         report: Results, usable or not.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Unpack
 
-from erfscope.errors import ErfscopeError
-from erfscope.results.figure_style import Style
-from erfscope.results.report import Report
-from erfscope.storage.files import map_bytes, report_bytes, save_directory
-from erfscope.storage.writing import FORMATS, check_output, is_folder, write_bytes
+from erfscope.core.answer.figure_style import Style
+from erfscope.core.answer.report import Report
+from erfscope.core.answer.storage.files import map_bytes, report_bytes, save_directory
+from erfscope.core.answer.storage.writing import FORMATS, check_output, is_folder, write_bytes
+from erfscope.core.values.errors import ErfscopeError
 
 #: The page in the folder of a report.
 PAGE = "index.html"
@@ -38,7 +38,7 @@ def _content(report: Report, suffix: str, figure: str | None, **style: Unpack[St
 
         return html(report, **style).encode()
     if kind.content == "figure":
-        from erfscope.figures.canvas import figure_bytes
+        from erfscope.show.figures.canvas import figure_bytes
 
         return figure_bytes(report.figure(kind=figure, **style), suffix)  # type: ignore[arg-type]
     if kind.content == "table":
@@ -53,7 +53,7 @@ def _drawn(
 ) -> tuple[list[tuple[str, bytes]], ErfscopeError | None]:
     """The page and the figures of a folder, and why the kind of figure that was asked for is not among them: no reason
     to lose everything else."""
-    from erfscope.figures.draw import folder_figures
+    from erfscope.show.figures.draw import folder_figures
     from erfscope.show.page import html
 
     page = (PAGE, html(report, in_folder=True, **style).encode())

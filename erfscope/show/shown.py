@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from erfscope.results.outputs import Displayed
-from erfscope.view.table import Note, Table
+from erfscope.core.answer.outputs import Displayed
+from erfscope.show.view.table import Note, Table
 
 
 class Shown(Displayed):

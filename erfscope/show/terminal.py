@@ -1,5 +1,5 @@
 """What applications draw in the terminal; it imports rich."""
 
-from erfscope.view.terminal.table import TerminalTable, draw_parts
+from erfscope.show.view.terminal.table import TerminalTable, draw_parts
 
 __all__ = ["TerminalTable", "draw_parts"]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter, load
-from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
-from erfscope.geometry.layout import Layout, guess_layout, named_layout
+from erfscope.core.values.errors import ErfscopeError, ErfWarning, MeasurementError
+from erfscope.core.values.layout import Layout, guess_layout, named_layout
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -18,7 +18,7 @@ from erfscope.adapters.blocks import (
 )
 from erfscope.adapters.blocks.attention import attend
 from erfscope.adapters.weights.reactivate import dormant, reactivate
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 H, W, C = 3, 4, 4
 N = H * W

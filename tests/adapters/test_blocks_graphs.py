@@ -19,7 +19,7 @@ from erfscope.adapters.blocks import (
     as_graph,
     on_nodes,
 )
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 H, W = 5, 4
 N = H * W

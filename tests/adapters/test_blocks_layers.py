@@ -7,7 +7,7 @@ from torch import nn
 from torch.autograd.functional import jacobian
 
 from erfscope.adapters.blocks import GAT, GCN, GIN, ChebNet, ChebyGIN, GATv2, GivenGraph, GridGraph, Pipeline, on_nodes
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 H, W, C = 3, 4, 3
 N = H * W

@@ -22,7 +22,7 @@ from erfscope.adapters.blocks import (
     SelfAttention,
     make,
 )
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -19,7 +19,7 @@ import erfscope
 from erfscope.adapters.opening import UNSAFE
 from erfscope.adapters.weights.checkpoint import load_checkpoint
 from erfscope.adapters.weights.weights import sha256
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import erfscope
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 SIZE = (32, 40)
 

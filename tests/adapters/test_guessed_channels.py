@@ -8,7 +8,7 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters.channels import next_guess
-from erfscope.errors import MeasurementError
+from erfscope.core.values.errors import MeasurementError
 
 SIZE = (8, 12)
 

@@ -14,8 +14,8 @@ import erfscope
 from erfscope import adapters
 from erfscope.adapters.insertion import Insertion, insert, parse, places
 from erfscope.cli.main import main
-from erfscope.errors import ErfscopeError
-from erfscope.geometry.layout import Layout
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -451,9 +451,9 @@ def test_measuring_in_another_dtype_leaves_the_host_alone(resnet):
 
 @pytest.mark.slow
 def test_two_blocks_of_one_kind_have_weights_of_their_own():
-    from erfscope.options.request import Request
-    from erfscope.run.blocks import with_blocks
-    from erfscope.run.models import load_model
+    from erfscope.core.request.request import Request
+    from erfscope.core.run.blocks import with_blocks
+    from erfscope.core.run.models import load_model
 
     request = Request.parse({"insert": ["gcn@layer3", "gcn@layer3"]})
     loaded = load_model("test_resnet", request, size=(64, 64), weights="random")

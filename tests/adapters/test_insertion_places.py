@@ -12,7 +12,7 @@ from erfscope import adapters
 from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.blocks import BLOCKS
 from erfscope.adapters.insertion import insert, places
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ from erfscope.adapters.libraries import import_library
 from erfscope.adapters.sources.kinds import KINDS, Kind, kind_of
 from erfscope.adapters.sources.sources import build, split_label
 from erfscope.adapters.weights.weights import check_room, sha256
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from sound_norms import sound_norms
 
 import erfscope
 from erfscope.adapters.sources.sources import build
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -94,7 +94,7 @@ def test_the_stages_are_the_backbones_own_feature_maps(folders: dict[str, Path],
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_weights_are_those_of_the_file_and_the_map_is_autograds(folders: dict[str, Path], family: str) -> None:
-    from erfscope.attribution.convention import random_signs
+    from erfscope.core.answer.convention import random_signs
 
     x = torch.randn(1, 3, SIDE, SIDE, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     result = erfscope.analyze(

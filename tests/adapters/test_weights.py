@@ -26,7 +26,7 @@ from erfscope.adapters.sources.sources import build
 from erfscope.adapters.weights import weights as policy
 from erfscope.adapters.weights.reactivate import dormant, reactivate
 from erfscope.adapters.weights.weights import Store, obtain, sha256, unreachable_reason
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.adapters.weights.reactivate import dormant, reactivate, untrained
 from erfscope.adapters.weights.weights import sha256
-from erfscope.results.result import Result
+from erfscope.core.answer.result import Result
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.attribution.convention import random_signs
-from erfscope.storage import json_format
+from erfscope.core.answer.convention import random_signs
+from erfscope.core.answer.storage import json_format
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 

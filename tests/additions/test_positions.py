@@ -13,15 +13,15 @@ from PIL import Image
 from torch import nn
 
 import erfscope
-from erfscope.additions import every_unit
-from erfscope.additions.unit_fields import colour_units
 from erfscope.cli.main import main
-from erfscope.engine.batch import Need
-from erfscope.errors import ErfscopeError
-from erfscope.geometry.unit import sides
-from erfscope.maps.erf_map import ErfMap
-from erfscope.measures import measure
-from erfscope.results.positions import BorderEffect
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.measures import measure
+from erfscope.core.answer.positions import BorderEffect
+from erfscope.core.run.additions import every_unit
+from erfscope.core.run.additions.unit_fields import colour_units
+from erfscope.core.run.engine.batch import Need
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.unit import sides
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -445,7 +445,7 @@ def test_a_layer_of_too_many_units_is_refused():
 
 
 def test_ranks_are_refused(monkeypatch):
-    monkeypatch.setattr("erfscope.engine.plan.current", lambda: SimpleNamespace(size=2))
+    monkeypatch.setattr("erfscope.core.run.engine.plan.current", lambda: SimpleNamespace(size=2))
     with pytest.raises(
         ErfscopeError, match="unit all is measured by one process, not by 2 ranks; start one, or name units"
     ):
@@ -460,7 +460,7 @@ def test_whole_passes_that_do_not_fit_are_refused_before_they_are_made(monkeypat
     def need(plan):
         return [Need(1 << 20, 0, 1 << (30 if plan.box is None or sides(plan.box)[0] == 96 else 10))]
 
-    monkeypatch.setattr("erfscope.engine.batch.needs", need)
+    monkeypatch.setattr("erfscope.core.run.engine.batch.needs", need)
     asked = {"images": numbers(1, 3, 96, 96).float(), "layer": "output", "measures": R50}
     assert erfscope.sweep(net, **asked)[0].ok
     row = erfscope.sweep(net, unit="all", **asked)[0]

@@ -9,8 +9,8 @@ import torchvision
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.figures.draw import figure_of
-from erfscope.view.extras import extras
+from erfscope.show.figures.draw import figure_of
+from erfscope.show.view.extras import extras
 
 SIDE = 20
 

@@ -10,9 +10,9 @@ from torch import nn
 
 import erfscope
 from erfscope.cli.main import main
-from erfscope.maps.trust import Probe, crossing, is_off
-from erfscope.view.extras import trust_text
-from erfscope.view.sentences import methods_sentence
+from erfscope.core.answer.maps.trust import Probe, crossing, is_off
+from erfscope.show.view.extras import trust_text
+from erfscope.show.view.sentences import methods_sentence
 
 SMALL = {"input_size": 24, "samples": 4, "layer": "after", "measures": "r50,r90"}
 

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.maps.erf_map import ErfMap
-from erfscope.maps.probe import Probe, miss_alike
-from erfscope.maps.trust import Hidden, Region, Size, Trust, are_off
-from erfscope.measures import Geometry, measure
-from erfscope.results.from_sums import with_trust
-from erfscope.results.hidden import hidden_of
-from erfscope.view.extras import trust_text
+from erfscope.core.answer.from_sums import with_trust
+from erfscope.core.answer.hidden import hidden_of
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.maps.probe import Probe, miss_alike
+from erfscope.core.answer.maps.trust import Hidden, Region, Size, Trust, are_off
+from erfscope.core.answer.measures import Geometry, measure
+from erfscope.show.view.extras import trust_text
 
 ASKED = {"samples": 8, "measures": "r50,r90,far_mass", "trust": True}
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.maps.trust import Probe, Step, Trust, is_off, sharpest
-from erfscope.view.extras import trust_text
+from erfscope.core.answer.maps.trust import Probe, Step, Trust, is_off, sharpest
+from erfscope.show.view.extras import trust_text
 
 SMALL = {"input_size": 24, "samples": 4, "layer": "after", "measures": "r50,r90", "trust": True}
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.maps.trust import Probe, is_off
-from erfscope.view.extras import trust_text
+from erfscope.core.answer.maps.trust import Probe, is_off
+from erfscope.show.view.extras import trust_text
 
 FEW = {"measures": "r50,r90", "trust": True}
 

@@ -13,13 +13,13 @@ from torch import nn
 from torch.nn import functional
 
 import erfscope
-from erfscope.advice import search as search_module
-from erfscope.advice.candidates import Candidate, joined, narrower, parts_of, wider
-from erfscope.advice.halving import CHOOSING
-from erfscope.advice.search import draw_seed
-from erfscope.advice.target import parse_budget, parse_target
-from erfscope.advice.verdict import FRESH
-from erfscope.errors import ErfscopeError
+from erfscope.apps.advise import search as search_module
+from erfscope.apps.advise.candidates import Candidate, joined, narrower, parts_of, wider
+from erfscope.apps.advise.halving import CHOOSING
+from erfscope.apps.advise.search import draw_seed
+from erfscope.apps.advise.target import parse_budget, parse_target
+from erfscope.apps.advise.verdict import FRESH
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -55,7 +55,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     found = Calls()
     monkeypatch.setattr(search_module, "analyze", found)
     # Blocks are the slowest candidates.
-    monkeypatch.setattr("erfscope.advice.candidates.WIDE_BLOCKS", ())
+    monkeypatch.setattr("erfscope.apps.advise.candidates.WIDE_BLOCKS", ())
     return found
 
 
@@ -275,7 +275,7 @@ def test_targets_and_budgets_are_numbers_or_parts_of_the_models_own():
 
 
 def test_candidates_are_of_the_stages_or_of_the_outermost_parts_of_lists(monkeypatch):
-    monkeypatch.setattr("erfscope.advice.candidates.WIDE_BLOCKS", ())
+    monkeypatch.setattr("erfscope.apps.advise.candidates.WIDE_BLOCKS", ())
     module = nn.Sequential()
     module.stem = nn.Conv2d(3, 4, 7, 2, 3)
     module.blocks = nn.Sequential(*(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()) for _ in range(2)))

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 import erfscope
-from erfscope.advice.structure import structure_of
+from erfscope.apps.advise.structure import structure_of
 from erfscope.cli.main import main
-from erfscope.options.request import Request
-from erfscope.run.models import load_structure
+from erfscope.core.request.request import Request
+from erfscope.core.run.models import load_structure
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

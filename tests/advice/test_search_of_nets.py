@@ -16,8 +16,8 @@ pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 @pytest.mark.slow
 def test_a_search_finds_what_all_candidates_in_all_draws_do(monkeypatch):
-    monkeypatch.setattr("erfscope.advice.candidates.WIDE_BLOCKS", ())
-    monkeypatch.setattr("erfscope.advice.candidates.MOST_PARTS", 1)
+    monkeypatch.setattr("erfscope.apps.advise.candidates.WIDE_BLOCKS", ())
+    monkeypatch.setattr("erfscope.apps.advise.candidates.MOST_PARTS", 1)
     spec = importlib.util.spec_from_file_location("advise_benchmark", BENCHMARK)
     benchmark = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "advise_benchmark", benchmark)

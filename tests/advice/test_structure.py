@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.advice.structure import ALL, LayerField, Structure
+from erfscope.apps.advise.structure import ALL, LayerField, Structure
 
 #: (smallest, largest) input that rfa_toolbox's ``input_resolution_range`` gives; None where its smallest counts squeeze
 #: and excitation or a kernel of 1 in another way.

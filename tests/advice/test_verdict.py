@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from erfscope.advice.candidates import Candidate
-from erfscope.advice.halving import CHOOSING, Trial
-from erfscope.advice.outcome import Search
-from erfscope.advice.search import draw_seed
-from erfscope.advice.shown_search import search_json, search_parts, search_table
-from erfscope.advice.target import parse_target
-from erfscope.advice.verdict import DECIDING, FRESH, LEVEL, LOOKS, REPORTING, finalists, margins, verdict
-from erfscope.view.fit import fit
+from erfscope.apps.advise.candidates import Candidate
+from erfscope.apps.advise.halving import CHOOSING, Trial
+from erfscope.apps.advise.outcome import Search
+from erfscope.apps.advise.search import draw_seed
+from erfscope.apps.advise.shown_search import search_json, search_parts, search_table
+from erfscope.apps.advise.target import parse_target
+from erfscope.apps.advise.verdict import DECIDING, FRESH, LEVEL, LOOKS, REPORTING, finalists, margins, verdict
+from erfscope.show.view.fit import fit
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "advise_noise.py"
 AT_LEAST, AT_MOST = parse_target("r50>=30"), parse_target("r50<=30")

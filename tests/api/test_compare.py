@@ -20,14 +20,14 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters import load
-from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.measures import SHOWN
-from erfscope.model_facts import Weights
-from erfscope.results.comparability import paired, swept
-from erfscope.results.report import Report
-from erfscope.results.result import Result
-from erfscope.view.report_view import report_view
-from erfscope.view.terminal.report import ComparisonTable
+from erfscope.core.answer.comparability import paired, swept
+from erfscope.core.answer.measures import SHOWN
+from erfscope.core.answer.report import Report
+from erfscope.core.answer.result import Result
+from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.core.values.model_facts import Weights
+from erfscope.show.view.report_view import report_view
+from erfscope.show.view.terminal.report import ComparisonTable
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 

@@ -11,8 +11,8 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters.weights.checkpoint_files import checkpoints, step_of
-from erfscope.errors import ErfscopeError
-from erfscope.figures.draw import fitting
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.show.figures.draw import fitting
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 

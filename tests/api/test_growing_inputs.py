@@ -12,15 +12,15 @@ from made_up import box_field
 from torch import nn
 
 import erfscope
-from erfscope.errors import ErfscopeError
-from erfscope.finding import Finding
-from erfscope.geometry.unit import Trf
-from erfscope.maps.drawn import share_outside
-from erfscope.maps.erf_map import ErfMap
-from erfscope.model_facts import Weights
-from erfscope.results import auto_input_size
-from erfscope.results.auto_input_size import DOUBLINGS, ENOUGH, TOO_SMALL
-from erfscope.results.result import InputRecord, Result, UnitRecord
+from erfscope.core.answer.maps.drawn import share_outside
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.result import InputRecord, Result, UnitRecord
+from erfscope.core.run import auto_input_size
+from erfscope.core.run.auto_input_size import DOUBLINGS, ENOUGH, TOO_SMALL
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.finding import Finding
+from erfscope.core.values.model_facts import Weights
+from erfscope.core.values.unit import Trf
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 OWN = 32

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.measures import MEASURES, SHOWN
-from erfscope.results import from_sums
+from erfscope.core.answer import from_sums
+from erfscope.core.answer.measures import MEASURES, SHOWN
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

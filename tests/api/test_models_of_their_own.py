@@ -12,7 +12,7 @@ from torch import nn
 import erfscope
 from erfscope.adapters.sources.sources import split_layer
 from erfscope.cli.main import main
-from erfscope.errors import ErfscopeError, MeasurementError
+from erfscope.core.values.errors import ErfscopeError, MeasurementError
 from erfscope.show.page import html
 
 NETS = """

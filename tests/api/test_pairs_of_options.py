@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.errors import ErfscopeError
-from erfscope.options.settings import Options
+from erfscope.core.request.settings import Options
+from erfscope.core.values.errors import ErfscopeError
 
 IMAGE = np.random.default_rng(0).integers(0, 255, (20, 24, 3), dtype=np.uint8)
 #: Other values than the defaults.

@@ -10,11 +10,11 @@ from PIL import Image
 from torch import nn
 
 import erfscope
-from erfscope import progress
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.cli.main import main
-from erfscope.progress import progress_lines
-from erfscope.run import models
+from erfscope.core.run import models
+from erfscope.core.system import progress
+from erfscope.core.system.progress import progress_lines
 
 ASKED = {"input_size": 16, "batch_size": 1}
 

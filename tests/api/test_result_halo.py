@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 import erfscope
-from erfscope.results.result import Halo
+from erfscope.core.answer.result import Halo
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 QUICK = {"measures": "r50", "samples": 1, "draws": 1, "input_size": 32}

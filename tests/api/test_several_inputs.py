@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import erfscope
-from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.maps.accumulator import error_bar
-from erfscope.options.request import Request
-from erfscope.results.comparability import swept as swept_settings
-from erfscope.stimuli.files import by_input, paired_files
-from erfscope.view.report_view import report_view
-from erfscope.view.terminal.report import ComparisonTable
+from erfscope.core.answer.comparability import swept as swept_settings
+from erfscope.core.answer.maps.accumulator import error_bar
+from erfscope.core.images.files import by_input, paired_files
+from erfscope.core.request.request import Request
+from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.show.view.report_view import report_view
+from erfscope.show.view.terminal.report import ComparisonTable
 
 #: Shapes of the inputs of :class:`Fusion`.
 IMAGE, DEPTH = (3, 24, 32), (1, 12, 16)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from made_up import result
 
 import erfscope
-from erfscope.model_facts import Weights
-from erfscope.view.report_view import report_view
-from erfscope.view.sentences import quiet_line, title
-from erfscope.view.words import weights_condition
+from erfscope.core.values.model_facts import Weights
+from erfscope.show.view.report_view import report_view
+from erfscope.show.view.sentences import quiet_line, title
+from erfscope.show.view.words import weights_condition
 
 
 def test_checkpoints_are_named_by_folder_file_and_averaging():

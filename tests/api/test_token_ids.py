@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.view.tables import latex_figure
-from erfscope.view.terminal.report import next_step
-from erfscope.view.words import cells_note
+from erfscope.show.view.tables import latex_figure
+from erfscope.show.view.terminal.report import next_step
+from erfscope.show.view.words import cells_note
 
 LENGTH, UNIT = 12, 9
 

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.geometry.layout import Layout
-from erfscope.geometry.unit_kind import KINDS, kind_of, layout_of_kind, resolve_kind
-from erfscope.measures import MEASURES
+from erfscope.core.answer.measures import MEASURES
+from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.core.values.layout import Layout
+from erfscope.core.values.unit_kind import KINDS, kind_of, layout_of_kind, resolve_kind
 
 SIDE = 12
 

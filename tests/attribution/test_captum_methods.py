@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
-from erfscope.attribution import Question, captum_parameters
-from erfscope.attribution.captum_methods import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, captum_draws
-from erfscope.attribution.convention import CONVENTIONS
-from erfscope.errors import ErfscopeError
-from erfscope.geometry.unit import Unit
+from erfscope.core.answer.convention import CONVENTIONS
+from erfscope.core.run.attribution import Question, captum_parameters
+from erfscope.core.run.attribution.captum_methods import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, captum_draws
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.unit import Unit
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

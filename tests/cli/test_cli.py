@@ -30,8 +30,8 @@ import erfscope
 from erfscope.cli import doctor as doctor_module
 from erfscope.cli.commands import OWN, import_command
 from erfscope.cli.console import COMMON
-from erfscope.figures.kinds import KINDS
-from erfscope.storage import writing
+from erfscope.core.answer.storage import writing
+from erfscope.show.figures.kinds import KINDS
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn", "plain_environment")
 
@@ -136,7 +136,7 @@ def run(scene, monkeypatch, command):
 
 
 def schema() -> dict:
-    return json.loads((files("erfscope") / "storage" / "schema" / "report-1.json").read_text())
+    return json.loads((files("erfscope.core.answer.storage") / "schema" / "report-1.json").read_text())
 
 
 def results(out: str) -> list[dict]:
@@ -382,7 +382,7 @@ def test_an_input_beyond_memory_is_one_line(run, monkeypatch):
     def greedy(*_args, **_kwargs):
         raise MemoryError
 
-    monkeypatch.setattr("erfscope.run.opening.feed_of", greedy)
+    monkeypatch.setattr("erfscope.core.run.opening.feed_of", greedy)
     code, out, err = run("analyze", "nets.py:tiny", *TINY)
     assert (code, out, err.count("\n")) == (3, "", 1)
     assert "--input-size" in err
@@ -401,7 +401,7 @@ def test_a_full_disk_is_said_and_the_results_are_still_printed(run, tmp_path, mo
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("erfscope.storage.files.map_bytes", full)
+    monkeypatch.setattr("erfscope.core.answer.storage.files.map_bytes", full)
     code, out, err = run("analyze", "nets.py:tiny", *TINY, "-o", str(tmp_path / "erf"), "--json")
     assert code == 3
     assert results(out)[0]["status"] == "ok"

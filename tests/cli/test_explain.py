@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 
 import erfscope
-from erfscope.attribution.convention import CONVENTIONS
 from erfscope.cli.main import main
 from erfscope.cli.views import explanation
-from erfscope.measures import MEASURES
-from erfscope.model_facts import Weights
-from erfscope.results.report import Report
-from erfscope.view.sentences import GUIDE, methods_sentence
+from erfscope.core.answer.convention import CONVENTIONS
+from erfscope.core.answer.measures import MEASURES
+from erfscope.core.answer.report import Report
+from erfscope.core.values.model_facts import Weights
+from erfscope.show.view.sentences import GUIDE, methods_sentence
 
 
 def shown(report: Report | None, width: int = 80) -> str:

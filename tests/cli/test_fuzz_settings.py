@@ -15,8 +15,8 @@ from torch import nn
 from erfscope.adapters import load, split_label
 from erfscope.adapters.sources import timm_models, torchvision_models
 from erfscope.cli.commands import OWN, import_command
-from erfscope.errors import ErfscopeError
-from erfscope.model_facts import Weights
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.model_facts import Weights
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from torch import nn
 
 import erfscope
 from erfscope.cli.main import main
-from erfscope.maps.drawn import averaged, close_up, needed_side
-from erfscope.view.terminal.heatmap import (
+from erfscope.core.answer.maps.drawn import averaged, close_up, needed_side
+from erfscope.show.view.terminal.heatmap import (
     COLOUR_KEY,
     GLYPH_KEY,
     MARKS,
@@ -28,8 +28,8 @@ from erfscope.view.terminal.heatmap import (
     inferno,
     input_image,
 )
-from erfscope.view.terminal.report import draw_result
-from erfscope.view.windows import windows
+from erfscope.show.view.terminal.report import draw_result
+from erfscope.show.view.windows import windows
 
 LIBGL = "libGL.so.1: cannot open shared object file: No such file or directory"
 

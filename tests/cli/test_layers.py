@@ -14,10 +14,10 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters import load
-from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.view.table import Column, Table, rows_of
-from erfscope.view.terminal.layers import layer_view
-from erfscope.view.terminal.table import TerminalTable
+from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.show.view.table import Column, Table, rows_of
+from erfscope.show.view.terminal.layers import layer_view
+from erfscope.show.view.terminal.table import TerminalTable
 
 CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 #: (kernel, stride, padding) from the image on: the field is 1 + 4 + 2 * 2 + 4 * 2 = 17 wide, the stride 2 * 2 * 1 = 4.

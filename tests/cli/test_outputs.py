@@ -16,9 +16,9 @@ from PIL import Image
 
 import erfscope
 from erfscope.cli.run.output import refuse_inputs
-from erfscope.errors import ErfscopeError
-from erfscope.stimuli.files import SUFFIXES as SUFFIXES_OF_IMAGES
-from erfscope.storage.writing import FORMATS
+from erfscope.core.answer.storage.writing import FORMATS
+from erfscope.core.images.files import SUFFIXES as SUFFIXES_OF_IMAGES
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")]
 

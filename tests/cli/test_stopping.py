@@ -21,9 +21,9 @@ import erfscope
 from erfscope.cli.main import _run
 from erfscope.cli.run import interruption as interrupting
 from erfscope.cli.run.interruption import Interruption, stoppable
-from erfscope.engine import batch
-from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.run import executor
+from erfscope.core.run import executor
+from erfscope.core.run.engine import batch
+from erfscope.core.values.errors import ErfscopeError, MeasurementError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
@@ -234,7 +234,7 @@ def test_pictures_that_workers_cannot_read_are_named(tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_that_dies_is_told(monkeypatch):
-    from erfscope.stimuli.feed import PictureFeed
+    from erfscope.core.images.feed import PictureFeed
 
     def die(self, indices, box=None):
         os._exit(1)
@@ -246,7 +246,7 @@ def test_a_worker_that_dies_is_told(monkeypatch):
 
 @pytest.mark.slow
 def test_batches_that_do_not_fit_are_read_once(monkeypatch):
-    from erfscope.environment import ran_out
+    from erfscope.core.system.environment import ran_out
 
     tried = []
     real = batch.batch_contributions
@@ -465,8 +465,8 @@ def test_a_run_goes_on_in_one_folder(outputs, tmp_path, monkeypatch, capsys):
 def test_ctrl_c_before_anything_is_measured_is_one_line():
     code = """
 import os, signal, time
-import erfscope.api
-from erfscope.run import opening
+import erfscope.core.run.isolated
+from erfscope.core.run import opening
 from erfscope.cli.main import main
 
 def build(*_, **__):
@@ -487,7 +487,7 @@ main(["analyze", "test_resnet"])
 def test_tasks_of_readers_that_are_cut_off_are_not_in_the_output():
     code = """
 import asyncio
-from erfscope.run import opening
+from erfscope.core.run import opening
 from erfscope.cli.main import main
 
 loop = asyncio.new_event_loop()

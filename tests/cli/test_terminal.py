@@ -16,18 +16,18 @@ import pytest
 from rich.console import Console
 
 import erfscope
+from erfscope.apps.gate import CheckReport, compare, entry_of
+from erfscope.apps.gate.verdict import PYTHON
+from erfscope.apps.lab.studies import STUDIES
 from erfscope.cli.main import main
-from erfscope.gate import CheckReport, compare, entry_of
-from erfscope.gate.verdict import PYTHON
-from erfscope.model_facts import Weights
-from erfscope.results.layers import LayerRow, LayerTable
-from erfscope.results.report import Report
-from erfscope.studies import STUDIES
-from erfscope.view.fit import text_width
-from erfscope.view.report_view import report_view
-from erfscope.view.terminal.heatmap import MOST, NARROWEST, Gallery, HeatMap
-from erfscope.view.terminal.layers import layer_view
-from erfscope.view.terminal.report import FIRST, ComparisonTable, draw_report, draw_result, next_step
+from erfscope.core.answer.layers import LayerRow, LayerTable
+from erfscope.core.answer.report import Report
+from erfscope.core.values.model_facts import Weights
+from erfscope.show.view.fit import text_width
+from erfscope.show.view.report_view import report_view
+from erfscope.show.view.terminal.heatmap import MOST, NARROWEST, Gallery, HeatMap
+from erfscope.show.view.terminal.layers import layer_view
+from erfscope.show.view.terminal.report import FIRST, ComparisonTable, draw_report, draw_result, next_step
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -18,10 +18,10 @@ import warm
 import zarr
 
 import erfscope
+from erfscope.apps.tile import recipes
+from erfscope.apps.tile.run import TileCount
 from erfscope.cli.main import main
 from erfscope.cli.tile import TOOLS
-from erfscope.tiling import recipes
-from erfscope.tiling.run import TileCount
 
 NETS = """
 from torch import nn

@@ -17,7 +17,7 @@ from sound_norms import sound_norms
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 #: Largest relative L1 difference of two right maps.
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
@@ -210,7 +210,7 @@ def test_a_measurement_is_right_or_refused(net, monkeypatch):
     for name, options in (RUNS | ALONE if net.mixes_batch else RUNS).items():
         found = measure(net, module, x, **options)
         # The memory is planned in the first run alone, which takes a third of it.
-        monkeypatch.setattr("erfscope.engine.batch.needs", lambda plan: [])
+        monkeypatch.setattr("erfscope.core.run.engine.batch.needs", lambda plan: [])
         if isinstance(found, str):
             if net.expected == "right":
                 wrong.append(f"{name}: refused: {found}")

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
-from erfscope.attribution.convention import CONVENTIONS, Convention, random_signs
-from erfscope.engine.running_sums import RunningSums
-from erfscope.errors import ErfscopeError
-from erfscope.geometry.unit import Unit, resolve_units
-from erfscope.maps.accumulator import MapAccumulator
-from erfscope.maps.erf_map import FloatArray
-from erfscope.storage import json_format
+from erfscope.core.answer.convention import CONVENTIONS, Convention, random_signs
+from erfscope.core.answer.maps.accumulator import MapAccumulator
+from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core.answer.storage import json_format
+from erfscope.core.run.engine.running_sums import RunningSums
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.unit import Unit, resolve_units
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -520,7 +520,7 @@ def test_replknet_is_the_published_procedure_with_its_own_numbers():
 @pytest.mark.parametrize(("side", "found"), [(64, False), (192, False), (198, False), (200, True)])
 def test_their_rule_has_no_answer_for_wide_maps_on_small_inputs(side, found):
     """FIELD section 2, pitfall 8: a uniform map at t = 0.99."""
-    from erfscope.maps.reference_tools import replknet_rectangles
+    from erfscope.core.answer.maps.reference_tools import replknet_rectangles
 
     assert (replknet_rectangles(np.ones((side, side)))["t0.99"] is not None) is found
 
@@ -630,7 +630,7 @@ def test_a_video_net_is_measured_on_its_frames_together_and_each_frames_mass_is_
 
 
 def prepared(erf: erfscope.ErfMap):
-    from erfscope.measures.prepared import Geometry, Prepared
+    from erfscope.core.answer.measures.prepared import Geometry, Prepared
 
     return Prepared(erf.magnitude, Geometry(erf))
 
@@ -648,7 +648,7 @@ def test_a_sequence_net_is_measured_along_its_one_axis():
     np.testing.assert_allclose(result.map.values, expected / expected.sum(), rtol=1e-9, atol=1e-15)
     assert (result.unit.index, result.unit.center_px, result.trf.size_px) == ((8,), (32.0,), (13,))
     assert result.frame_mass is None
-    assert "sigma_row" not in erfscope.measures.measure(result.map)
+    assert "sigma_row" not in erfscope.core.answer.measures.measure(result.map)
     t = np.arange(64)
     mean = (t * expected).sum() / expected.sum()
     assert float(result["sigma_time"]) == pytest.approx(
@@ -661,7 +661,7 @@ def test_a_sequence_net_is_measured_along_its_one_axis():
 
 @pytest.mark.slow
 def test_the_engine_leaves_the_callers_grad_mode_alone_between_draws(small: ModuleAdapter):
-    from erfscope.attribution import ModelForward, Question, of_units
+    from erfscope.core.run.attribution import ModelForward, Question, of_units
 
     x = torch.randn(1, 3, 32, 40, dtype=DOUBLE)
     with torch.no_grad():

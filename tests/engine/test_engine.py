@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
-from erfscope.attribution import ModelForward, Question, of_units
-from erfscope.attribution.convention import CONVENTIONS
-from erfscope.geometry.unit import Unit
-from erfscope.maps.erf_map import FloatArray
+from erfscope.core.answer.convention import CONVENTIONS
+from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core.run.attribution import ModelForward, Question, of_units
+from erfscope.core.values.unit import Unit
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

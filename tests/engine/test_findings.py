@@ -116,7 +116,7 @@ class Squeezed(nn.Module):
 
 @pytest.mark.parametrize(("channels", "plain"), [(1, True), (4, True)])
 def test_a_model_that_squeezes_a_batch_of_one_is_told_how_to_be_wrapped(channels, plain):
-    with pytest.raises(erfscope.errors.ErfscopeError, match=r"erfscope\.wrap\(model, forward=\.\.\.\)"):
+    with pytest.raises(erfscope.core.values.errors.ErfscopeError, match=r"erfscope\.wrap\(model, forward=\.\.\.\)"):
         erfscope.analyze(
             Squeezed(channels), input_size=(24, 28), samples=1, layer="output", measures="r50", plain=plain
         )["r50"]

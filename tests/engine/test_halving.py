@@ -16,9 +16,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.environment import ran_out
-from erfscope.graph.recording import Recording
-from erfscope.graph.run import Forward
+from erfscope.core.graph.recording import Recording
+from erfscope.core.graph.run import Forward
+from erfscope.core.system.environment import ran_out
 
 ALLOCATOR = (
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
@@ -246,7 +246,7 @@ import resource
 import torch
 from torch import nn
 import erfscope
-import erfscope.engine.batch
+import erfscope.core.run.engine.batch
 torch.set_num_threads(1)
 torch.manual_seed(0)
 layers = [nn.Conv2d(3, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 4, 3, 4, 1)]
@@ -257,7 +257,7 @@ expected = erfscope.analyze(net, **{**options, "batch_size": 1})
 # Room for some 128 MiB: one image takes about 16.
 space = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (space + 2**27, resource.RLIM_INFINITY))
-erfscope.engine.batch.available_bytes = lambda *_: None
+erfscope.core.run.engine.batch.available_bytes = lambda *_: None
 found = erfscope.analyze(net, **options)
 print(found.findings[-1].text, "|", abs(found.map.values - expected.map.values).max() / expected.map.values.max())
 """

@@ -13,10 +13,10 @@ from rich.console import Console
 from torch import nn
 
 import erfscope
-from erfscope.api.gate import CheckRequest, check_all
-from erfscope.measures import measure
+from erfscope.apps.gate.checks import CheckRequest, check_all
+from erfscope.core.answer.measures import measure
 from erfscope.show.page import html, report_fragment, result_fragment
-from erfscope.view.sentences import methods_sentence
+from erfscope.show.view.sentences import methods_sentence
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from erfscope.attribution.convention import CONVENTIONS
-from erfscope.engine.looks import look, places_of_looks
-from erfscope.engine.outcome import half_mass_radius
-from erfscope.maps.accumulator import MapAccumulator, jackknife_se
-from erfscope.maps.erf_map import ErfMap
+from erfscope.core.answer.convention import CONVENTIONS
+from erfscope.core.answer.maps.accumulator import MapAccumulator, jackknife_se
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.run.engine.looks import look, places_of_looks
+from erfscope.core.run.engine.outcome import half_mass_radius
 
 CELLS, TARGET, LIMIT = 41, 0.04, 2000
 

@@ -19,17 +19,17 @@ from torch.nn import functional
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
-from erfscope.attribution import Question
-from erfscope.attribution.captum_methods import captum_draws
-from erfscope.attribution.captum_parameters import EXTRA_TENSORS
-from erfscope.attribution.convention import CONVENTIONS
-from erfscope.attribution.forward import guarded
-from erfscope.engine.batch import FIRST_PASS, MAPS_TO_MEASURE, OVERHEAD, Need, needs, plan_batches
-from erfscope.engine.cost import pass_bytes
-from erfscope.engine.model import LoadedModel
-from erfscope.environment import available_bytes
-from erfscope.errors import MeasurementError
-from erfscope.geometry.unit import Unit
+from erfscope.core.answer.convention import CONVENTIONS
+from erfscope.core.run.attribution import Question
+from erfscope.core.run.attribution.captum_methods import captum_draws
+from erfscope.core.run.attribution.captum_parameters import EXTRA_TENSORS
+from erfscope.core.run.attribution.forward import guarded
+from erfscope.core.run.engine.batch import FIRST_PASS, MAPS_TO_MEASURE, OVERHEAD, Need, needs, plan_batches
+from erfscope.core.run.engine.cost import pass_bytes
+from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.system.environment import available_bytes
+from erfscope.core.values.errors import MeasurementError
+from erfscope.core.values.unit import Unit
 
 CPU = torch.device("cpu")
 GIB = 2**30
@@ -161,7 +161,7 @@ def test_a_model_that_needs_numbers_is_counted_too(monkeypatch):
     counted = counted_of(adapter, "1")
     assert 0.5 < counted / live_bytes(adapter, "1") < 3
     assert 3 * 64 * PIXELS * 4 < counted < 6 * 64 * PIXELS * 4
-    monkeypatch.setattr("erfscope.engine.batch.available_bytes", lambda *_: int(0.9 * OVERHEAD * counted))
+    monkeypatch.setattr("erfscope.core.run.engine.batch.available_bytes", lambda *_: int(0.9 * OVERHEAD * counted))
     result = erfscope.analyze(net, input_size=(32, 32), samples=2, measures="r50", layer="1", errors="row")
     assert "one image of 32x32 needs about" in result.error
 
@@ -213,7 +213,7 @@ def batches(monkeypatch):
 
     def run(room: float | None, **options: object) -> list[int]:
         there = None if room is None else int(fixed + room * each)
-        monkeypatch.setattr("erfscope.engine.batch.available_bytes", lambda _device: there)
+        monkeypatch.setattr("erfscope.core.run.engine.batch.available_bytes", lambda _device: there)
         adapter, found = erfscope.wrap(net, input_size=(SIDE, SIDE)), []
         features = ModuleAdapter.features
 
@@ -259,7 +259,7 @@ def test_a_picture_that_does_not_fit_is_refused_before_anything_runs(batches, op
 
 
 def planned(net: nn.Module, there: int, monkeypatch: pytest.MonkeyPatch, **options: object) -> erfscope.Result:
-    monkeypatch.setattr("erfscope.engine.batch.available_bytes", lambda *_: there)
+    monkeypatch.setattr("erfscope.core.run.engine.batch.available_bytes", lambda *_: there)
     return erfscope.sweep(net, **{"samples": 4, "draws": 1, "measures": "r50", **options})[0]
 
 
@@ -291,11 +291,11 @@ def test_what_lives_at_once_is_within_the_plan_of_every_method_and_not_far_below
     """Of a net so small that Captum's own copies of the image are the larger part; the oracle is what one draw
     makes."""
     for name, few in (("IG_STEPS", 9), ("NOISE_SAMPLES", 5), ("PATCHES", 3)):
-        monkeypatch.setattr(f"erfscope.attribution.captum_methods.{name}", few)
+        monkeypatch.setattr(f"erfscope.core.run.attribution.captum_methods.{name}", few)
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1)).eval()
     found = {}
     monkeypatch.setattr(
-        "erfscope.engine.measure.plan_batches",
+        "erfscope.core.run.engine.measure.plan_batches",
         lambda plan: (found.update(model=needs(plan)[0].each), plan_batches(plan))[1],
     )
     options = {"method": method, "plain": True, "samples": 1, "draws": 1, "measures": "r50", "layer": "2"}
@@ -336,7 +336,7 @@ def test_the_pixels_that_several_units_need_together_are_counted(monkeypatch):
     found = {}
     for unit in ("centre", "grid:3"):
         monkeypatch.setattr(
-            "erfscope.engine.measure.plan_batches",
+            "erfscope.core.run.engine.measure.plan_batches",
             lambda plan, unit=unit: (found.update({unit: needs(plan)[0]}), plan_batches(plan))[1],
         )
         assert planned(net, GIB, monkeypatch, unit=unit, **options).ok
@@ -352,7 +352,7 @@ def test_many_draws_are_counted(monkeypatch):
 
 def test_a_verification_that_does_not_fit_is_refused_before_it_runs(monkeypatch):
     monkeypatch.setattr(
-        "erfscope.additions.verification.lacks_for_double",
+        "erfscope.core.run.additions.verification.lacks_for_double",
         lambda plan, counted: "about 3 GiB of memory, but there are 2",
     )
     result = erfscope.analyze(deep(), input_size=(64, 64), layer="4", samples=1, verify=True, errors="row")
@@ -364,17 +364,19 @@ def test_on_a_gpu_both_memories_are_planned(monkeypatch):
     """The pass and the sums lie on the GPU, images and maps in the machine's own memory."""
     there = {"cuda": 1000 * GIB, "cpu": 1000 * GIB}
     monkeypatch.setattr(
-        "erfscope.engine.batch.available_bytes",
+        "erfscope.core.run.engine.batch.available_bytes",
         lambda device=None: there["cpu" if device is None else device.type],
     )
     found = {}
     monkeypatch.setattr(
-        "erfscope.engine.measure.plan_batches", lambda plan: (found.update(plan=plan), plan_batches(plan))[1]
+        "erfscope.core.run.engine.measure.plan_batches", lambda plan: (found.update(plan=plan), plan_batches(plan))[1]
     )
     assert erfscope.analyze(deep(), input_size=(SIDE, SIDE), samples=4, measures="r50", plain=True).ok
     plan = found["plan"]
     on_cpu = needs(plan)
-    monkeypatch.setattr("erfscope.engine.batch.device_and_dtype", lambda _plan: (torch.device("cuda"), torch.float32))
+    monkeypatch.setattr(
+        "erfscope.core.run.engine.batch.device_and_dtype", lambda _plan: (torch.device("cuda"), torch.float32)
+    )
     pass_, own = needs(plan)
     # Four images are four groups of float64 sums, which are there twice when they come back.
     cells = math.prod(last - first + 1 for first, last in plan.trfs[0].clipped_box_px)
@@ -402,7 +404,7 @@ def test_a_huge_input_is_refused_on_this_machine_within_moments():
 def test_a_limit_of_the_process_itself_counts(limit, used):
     code = f"""
 import resource, psutil, torch
-from erfscope.environment import available_bytes
+from erfscope.core.system.environment import available_bytes
 most = psutil.Process().memory_info().{used} + 2**28
 resource.setrlimit(resource.{limit}, (most, resource.RLIM_INFINITY))
 print(available_bytes() / 2**28)
@@ -413,7 +415,7 @@ print(available_bytes() / 2**28)
 
 @pytest.mark.slow
 def test_what_a_run_will_take_is_said_before_the_first_picture(monkeypatch):
-    monkeypatch.setattr("erfscope.engine.batch.available_bytes", lambda *_: 2**30)
+    monkeypatch.setattr("erfscope.core.run.engine.batch.available_bytes", lambda *_: 2**30)
     said = []
     asked = {"weights": "random", "input_size": 64, "samples": 5, "batch_size": 2}
     erfscope.analyze(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import erfscope
-from erfscope.attribution import gradient
+from erfscope.core.run.attribution import gradient
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -4,7 +4,7 @@ import pytest
 
 import erfscope
 from erfscope.adapters import load, recorded
-from erfscope.graph.run import Forward
+from erfscope.core.graph.run import Forward
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import torchvision
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.geometry.input_size import input_size, input_sizes
-from erfscope.model_errors import LONGEST, contain_exits, first_line, model_failed
-from erfscope.options.request import Request
-from erfscope.run.models import load_structure
+from erfscope.core.request.request import Request
+from erfscope.core.run.models import load_structure
+from erfscope.core.system.model_errors import LONGEST, contain_exits, first_line, model_failed
+from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.core.values.input_size import input_size, input_sizes
 
 # --- Sizes ----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.attribution import GraphForward
+from erfscope.core.run.attribution import GraphForward
 
 
 class Net(nn.Module):

@@ -13,12 +13,12 @@ from PIL import Image
 from torch import nn
 
 import erfscope
+from erfscope.apps.explore.page import Explorer
+from erfscope.apps.explore.planes import block_sums, levels
+from erfscope.apps.explore.stages import ENCLOSED, MEASURED
 from erfscope.cli.main import main
-from erfscope.errors import ErfscopeError
-from erfscope.explorer.page import Explorer
-from erfscope.explorer.planes import block_sums, levels
-from erfscope.explorer.stages import ENCLOSED, MEASURED
-from erfscope.maps.drawn import BRIGHTNESS, SHARES, brightness
+from erfscope.core.answer.maps.drawn import BRIGHTNESS, SHARES, brightness
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -155,7 +155,7 @@ def test_the_page_holds_the_numbers_in_full_and_fetches_nothing(explorer):
 
 
 def test_the_cost_is_told_first_and_a_coarser_grid_offered_where_it_is_long(picture, monkeypatch):
-    monkeypatch.setattr("erfscope.explorer.stages.MANY", 0)
+    monkeypatch.setattr("erfscope.apps.explore.stages.MANY", 0)
     said: list[str] = []
     asked = {**OPTIONS, "tell": said.append, "progress": lambda text, *_: " · " in text and said.append("done")}
     erfscope.explore(net(), picture, grid=4, **asked)

@@ -20,10 +20,10 @@ from test_page_in_browser import HOSTILE, browser, opened, overflow, requests  #
 from torch import nn
 
 import erfscope
-from erfscope.explorer.page import Explorer
-from erfscope.explorer.planes import levels
-from erfscope.explorer.stages import ExploredUnit, Stage
-from erfscope.figures.maps import COVER, colour_map
+from erfscope.apps.explore.page import Explorer
+from erfscope.apps.explore.planes import levels
+from erfscope.apps.explore.stages import ExploredUnit, Stage
+from erfscope.show.figures.maps import COVER, colour_map
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 

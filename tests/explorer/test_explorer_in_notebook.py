@@ -79,7 +79,7 @@ def ground(browser: Chrome) -> int:  # noqa: F811
 
 def test_without_anywidget_a_cell_says_how_to_see_the_page(explorer, monkeypatch):  # noqa: F811
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    monkeypatch.delitem(sys.modules, "erfscope.explorer.widget", raising=False)
+    monkeypatch.delitem(sys.modules, "erfscope.apps.explore.widget", raising=False)
     assert explorer._repr_mimebundle_() == {"text/plain": explorer._display_()}
     assert explorer._display_().endswith("notebooks show it after pip install '.[explore]' in a checkout of erfscope")
     assert f"({len(LAYERS)} layers)" in explorer._display_()
@@ -87,5 +87,5 @@ def test_without_anywidget_a_cell_says_how_to_see_the_page(explorer, monkeypatch
 
 def test_a_page_is_written_without_anywidget():
     """Regression: the page's own module imported it."""
-    code = "import sys; sys.modules['anywidget'] = None; import erfscope.api.exploration"
+    code = "import sys; sys.modules['anywidget'] = None; import erfscope.apps.explore.exploration"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -18,9 +18,9 @@ from test_explorer_served import Served, png, served, serving, slow, wait_for  #
 from test_page_in_browser import browser, overflow, requests  # noqa: F401
 
 import erfscope
-from erfscope.explorer.live import Overtaken, projective_fields
-from erfscope.options.request import Request
-from erfscope.run.models import feed_of, load_model
+from erfscope.apps.explore.live import Overtaken, projective_fields
+from erfscope.core.request.request import Request
+from erfscope.core.run.models import feed_of, load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 

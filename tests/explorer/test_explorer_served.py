@@ -31,16 +31,15 @@ from PIL import Image
 from test_explorer import OPTIONS, Net, net, picture  # noqa: F401
 
 import erfscope
-from erfscope.api import exploration
+from erfscope.apps.explore import exploration, server
+from erfscope.apps.explore.live import BadRequest, LiveExplorer, Overtaken, projective_fields, read_request
+from erfscope.apps.explore.planes import block_sums, levels
+from erfscope.apps.explore.stages import ENCLOSED, MEASURED
 from erfscope.cli.explore import host_and_port
 from erfscope.cli.main import main
-from erfscope.errors import ErfscopeError
-from erfscope.explorer import server
-from erfscope.explorer.live import BadRequest, LiveExplorer, Overtaken, projective_fields, read_request
-from erfscope.explorer.planes import block_sums, levels
-from erfscope.explorer.stages import ENCLOSED, MEASURED
-from erfscope.options.request import Request
-from erfscope.run.models import feed_of, load_model
+from erfscope.core.request.request import Request
+from erfscope.core.run.models import feed_of, load_model
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -565,7 +564,7 @@ def test_an_address_that_cannot_be_listened_at_is_refused(picture, given, text):
 
 def test_without_the_extra_the_message_names_it(picture, monkeypatch):  # noqa: F811
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "erfscope.explorer.server")
+    monkeypatch.delitem(sys.modules, "erfscope.apps.explore.server")
     with pytest.raises(ErfscopeError, match=re.escape("pip install '.[explore]' in a checkout of erfscope")):
         exploration.serve(net(), picture, **OPTIONS)
 

@@ -12,14 +12,14 @@ from test_explorer import LAYERS, SIZE, net
 from torch import nn
 from torchvision.models import VisionTransformer
 
-from erfscope.attribution import ModelForward, Question, of_units
-from erfscope.attribution.convention import CONVENTIONS, random_signs
-from erfscope.engine.model import LoadedModel
-from erfscope.errors import MeasurementError
-from erfscope.explorer.live import projective_fields
-from erfscope.geometry.unit import Unit
-from erfscope.options.request import Request
-from erfscope.run.models import load_model
+from erfscope.apps.explore.live import projective_fields
+from erfscope.core.answer.convention import CONVENTIONS, random_signs
+from erfscope.core.request.request import Request
+from erfscope.core.run.attribution import ModelForward, Question, of_units
+from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.models import load_model
+from erfscope.core.values.errors import MeasurementError
+from erfscope.core.values.unit import Unit
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -21,14 +21,23 @@ from matplotlib.text import Text
 from PIL import Image
 
 import erfscope
-from erfscope.api.figures import check_figure
 from erfscope.cli.main import main
-from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.figures import draw
-from erfscope.figures.canvas import drawing, figure_bytes
-from erfscope.figures.draw import default_kind, fitting, folder_figures
-from erfscope.figures.kinds import FIGURES, KINDS
-from erfscope.figures.maps import (
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.measures import MeasureValue, measure, with_errors
+from erfscope.core.answer.measures.radial_curve import radial_profile
+from erfscope.core.answer.positions import Positions
+from erfscope.core.answer.report import Report
+from erfscope.core.answer.result import InputRecord, Result, UnitRecord
+from erfscope.core.answer.storage.files import map_bytes
+from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.core.values.model_facts import Weights
+from erfscope.core.values.unit import Trf
+from erfscope.show.figures import draw
+from erfscope.show.figures.asked import check_figure
+from erfscope.show.figures.canvas import drawing, figure_bytes
+from erfscope.show.figures.draw import default_kind, fitting, folder_figures
+from erfscope.show.figures.kinds import FIGURES, KINDS
+from erfscope.show.figures.maps import (
     MAGNITUDE,
     SIGNED,
     coloured_png,
@@ -38,19 +47,10 @@ from erfscope.figures.maps import (
     round_length,
     shared,
 )
-from erfscope.figures.panels import panel_with_expected
-from erfscope.figures.style import COLOURS, SCALES
-from erfscope.geometry.unit import Trf
-from erfscope.maps.erf_map import ErfMap
-from erfscope.measures import MeasureValue, measure, with_errors
-from erfscope.measures.radial_curve import radial_profile
-from erfscope.model_facts import Weights
-from erfscope.results.positions import Positions
-from erfscope.results.report import Report
-from erfscope.results.result import InputRecord, Result, UnitRecord
-from erfscope.storage.files import map_bytes
-from erfscope.view.table import escaped
-from erfscope.view.windows import windows
+from erfscope.show.figures.panels import panel_with_expected
+from erfscope.show.figures.style import COLOURS, SCALES
+from erfscope.show.view.table import escaped
+from erfscope.show.view.windows import windows
 
 #: Rounding of a coordinate to a pixel.
 PIXEL = 1.5
@@ -154,7 +154,7 @@ def reports() -> dict[str, list[Result]]:
 @pytest.fixture(autouse=True)
 def coarse(monkeypatch) -> None:
     """A third of the dots: what takes time is to draw them."""
-    monkeypatch.setattr("erfscope.figures.canvas.DPI", 70)
+    monkeypatch.setattr("erfscope.show.figures.canvas.DPI", 70)
 
 
 def by_gid(axes, gid):
@@ -903,7 +903,7 @@ def fresh() -> Report:
 def stored(fresh, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("figures") / "erf"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("erfscope.figures.canvas.DPI", 70)
+        patch.setattr("erfscope.show.figures.canvas.DPI", 70)
         fresh.save(folder, scale="log")
     return folder
 

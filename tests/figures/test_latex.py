@@ -13,8 +13,8 @@ import made_up
 import pytest
 from test_figures import made, reports
 
-from erfscope.figures.draw import folder_figures
-from erfscope.results.report import Report
+from erfscope.core.answer.report import Report
+from erfscope.show.figures.draw import folder_figures
 
 pytestmark = pytest.mark.slow
 

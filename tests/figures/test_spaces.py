@@ -9,16 +9,16 @@ import pytest
 from matplotlib.patches import Ellipse
 from matplotlib.text import Text
 
-from erfscope.errors import ErfscopeError
-from erfscope.figures.draw import figure_of, views
-from erfscope.figures.spaces import frames_around
-from erfscope.figures.volumes import slice_of
-from erfscope.geometry.axes import NAMES, Axes
-from erfscope.maps.erf_map import ErfMap
-from erfscope.measures import MeasureValue
-from erfscope.model_facts import Weights
-from erfscope.results.positions import Positions
-from erfscope.results.result import InputRecord, Result, UnitRecord
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.measures import MeasureValue
+from erfscope.core.answer.positions import Positions
+from erfscope.core.answer.result import InputRecord, Result, UnitRecord
+from erfscope.core.values.axes import NAMES, Axes
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.model_facts import Weights
+from erfscope.show.figures.draw import figure_of, views
+from erfscope.show.figures.spaces import frames_around
+from erfscope.show.figures.volumes import slice_of
 
 #: In the unit of the axes.
 RADII = {"r50": 3.0, "r90": 5.0}

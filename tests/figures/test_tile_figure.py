@@ -10,8 +10,8 @@ from torch import nn
 
 import erfscope
 from erfscope import ErfscopeError
-from erfscope.figures.canvas import figure_bytes
-from erfscope.tiling import HaloBudget, Seam, TilePlan
+from erfscope.apps.tile import HaloBudget, Seam, TilePlan
+from erfscope.show.figures.canvas import figure_bytes
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

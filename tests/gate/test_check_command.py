@@ -19,12 +19,12 @@ import warm
 from PIL import Image
 
 import erfscope
-from erfscope.errors import ErfscopeError
-from erfscope.gate import Tolerance
+from erfscope.apps.gate import Tolerance
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
-SCHEMA = json.loads((files("erfscope") / "storage" / "schema" / "baseline-1.json").read_text())
+SCHEMA = json.loads((files("erfscope.core.answer.storage") / "schema" / "baseline-1.json").read_text())
 #: A net with everything that a pull request can break. What is broken stands in a file, so that the spec stays the
 #: same.
 NETS = """
@@ -758,7 +758,7 @@ def test_accepting_another_structure_removes_the_measures_of_the_earlier_one(fol
 
 
 def test_two_checks_of_one_name_are_refused_from_python_too():
-    from erfscope.api.gate import CheckRequest, check_all
+    from erfscope.apps.gate.checks import CheckRequest, check_all
 
     with pytest.raises(ErfscopeError, match="two checks are called 'a'"):
         check_all(

@@ -14,12 +14,12 @@ import pytest
 from filelock import FileLock, Timeout
 
 import erfscope
-from erfscope.errors import ErfscopeError
-from erfscope.gate import BaselineEntry, BaselineMeasure, baseline_bytes, entry_of, read, structure, update
-from erfscope.gate.lock import NAME, locked
-from erfscope.geometry.unit import Trf
+from erfscope.apps.gate import BaselineEntry, BaselineMeasure, baseline_bytes, entry_of, read, structure, update
+from erfscope.apps.gate.lock import NAME, locked
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.unit import Trf
 
-SCHEMA = json.loads((files("erfscope") / "storage" / "schema" / "baseline-1.json").read_text())
+SCHEMA = json.loads((files("erfscope.core.answer.storage") / "schema" / "baseline-1.json").read_text())
 FIELD = Trf(
     size_px=(7, 9),
     box_px=((-1, 5), (0, 8)),
@@ -156,7 +156,7 @@ def test_a_baseline_that_cannot_be_used_says_why_and_is_left_as_it_is(tmp_path, 
 WRITER = """
 import dataclasses, sys
 from pathlib import Path
-from erfscope.gate import read, update
+from erfscope.apps.gate import read, update
 pattern = next(iter(read(Path("pattern.json")).values()))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -185,8 +185,8 @@ def test_processes_that_update_at_once_lose_nothing(tmp_path):
 KILLED = """
 import os, signal
 from pathlib import Path
-from erfscope.storage import writing as storage
-from erfscope.gate import read, update
+from erfscope.core.answer.storage import writing as storage
+from erfscope.apps.gate import read, update
 written = Path("b.json")
 # The new text is on the disk, and has not yet taken its place.
 os.chmod = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
@@ -216,7 +216,7 @@ def test_the_lock_of_a_baseline_lies_beside_it_whatever_the_folder_of_temporary_
 
 @pytest.mark.slow
 def test_the_gate_needs_no_torch_to_be_imported():
-    code = "import erfscope.gate, sys; print(sorted({'torch', 'timm', 'matplotlib', 'rich'} & set(sys.modules)))"
+    code = "import erfscope.apps.gate, sys; print(sorted({'torch', 'timm', 'matplotlib', 'rich'} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(erfscope.__file__).parents[1]
     )

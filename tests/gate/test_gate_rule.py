@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from erfscope.errors import ErfscopeError
-from erfscope.gate import (
+from erfscope.apps.gate import (
     BaselineEntry,
     BaselineMeasure,
     CheckReport,
@@ -25,12 +24,13 @@ from erfscope.gate import (
     structure,
     tolerances,
 )
-from erfscope.gate.judge import MeasureVerdict, signed_difference
-from erfscope.gate.noise import decide, noise_of
-from erfscope.gate.tolerance import Tolerance
-from erfscope.geometry.unit import Trf
-from erfscope.maps.accumulator import jackknife_se
-from erfscope.measures import MEASURES
+from erfscope.apps.gate.judge import MeasureVerdict, signed_difference
+from erfscope.apps.gate.noise import decide, noise_of
+from erfscope.apps.gate.tolerance import Tolerance
+from erfscope.core.answer.maps.accumulator import jackknife_se
+from erfscope.core.answer.measures import MEASURES
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.unit import Trf
 
 #: Deviations of ten groups with a jackknife standard error of 1, and others that have nothing to do with them.
 WOBBLE = np.array([1, -1, 1, -1, 1, -1, 1, -1, 1, -1]) / 3.0

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope import gate
-from erfscope.gate.sample_sizes import LIMIT, is_enough, sizes
-from erfscope.maps.accumulator import jackknife_se
+from erfscope.apps import gate
+from erfscope.apps.gate.sample_sizes import LIMIT, is_enough, sizes
+from erfscope.core.answer.maps.accumulator import jackknife_se
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from erfscope.geometry.layout import Layout
+from erfscope.core.values.layout import Layout
 
 sides = st.integers(1, 4)
 

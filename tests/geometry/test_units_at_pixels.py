@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 import erfscope
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 
 def net(strides: int) -> nn.Sequential:

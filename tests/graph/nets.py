@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from oracle import Net
 from torch import nn
 
-from erfscope.containers import tensors_of
-from erfscope.graph.graph import Numbers
-from erfscope.graph.record import record
+from erfscope.core.graph.graph import Numbers
+from erfscope.core.graph.record import record
+from erfscope.core.system.containers import tensors_of
 
 
 def conv(kernel=3, stride=1, padding=1, dilation=1, groups=1, width=2):

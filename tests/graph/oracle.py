@@ -10,13 +10,13 @@ from sound_norms import sound_norms
 from torch import nn
 
 import erfscope
-from erfscope.containers import tensors_of
-from erfscope.engine.model import LoadedModel
-from erfscope.geometry.layout import Layout
-from erfscope.graph.field import Fields
-from erfscope.graph.graph import Numbers
-from erfscope.graph.positions import Positions
-from erfscope.graph.record import record
+from erfscope.core.graph.field import Fields
+from erfscope.core.graph.graph import Numbers
+from erfscope.core.graph.positions import Positions
+from erfscope.core.graph.record import record
+from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.system.containers import tensors_of
+from erfscope.core.values.layout import Layout
 
 FIRST = Layout()
 

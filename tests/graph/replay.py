@@ -6,7 +6,7 @@ import torch
 from sound_norms import sound_norms
 from torch import Tensor, fx
 
-from erfscope.containers import tensors_of
+from erfscope.core.system.containers import tensors_of
 
 
 def tensors_in(given, path=()):

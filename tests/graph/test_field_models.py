@@ -10,11 +10,11 @@ from releases import needs_meta_transformers
 from torch import nn
 
 import erfscope
-from erfscope.errors import ErfscopeError
-from erfscope.geometry.layout import Layout
-from erfscope.graph.field import Fields
-from erfscope.graph.positions import Positions
-from erfscope.graph.record import record
+from erfscope.core.graph.field import Fields
+from erfscope.core.graph.positions import Positions
+from erfscope.core.graph.record import record
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.layout import Layout
 
 
 class Model:

@@ -10,11 +10,11 @@ import torch
 from adversarial_nets import NETS
 from oracle import FIRST, Net, Seen
 
-from erfscope.containers import tensors_of
-from erfscope.graph.field import Fields
-from erfscope.graph.graph import Numbers
-from erfscope.graph.positions import Positions
-from erfscope.graph.record import RecordingError, record
+from erfscope.core.graph.field import Fields
+from erfscope.core.graph.graph import Numbers
+from erfscope.core.graph.positions import Positions
+from erfscope.core.graph.record import RecordingError, record
+from erfscope.core.system.containers import tensors_of
 
 #: Nets whose operations do not show the positions of units, so that they are read by their shape, with a finding.
 OPEN = {"columns_sorted_by_brightness", "rows_sheared_by_a_view", "channels_and_columns_swapped", "sorted_over_columns"}

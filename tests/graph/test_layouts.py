@@ -8,8 +8,8 @@ from oracle import Net, Seen
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.errors import MeasurementError
-from erfscope.geometry.layout import Layout
+from erfscope.core.values.errors import MeasurementError
+from erfscope.core.values.layout import Layout
 
 SIZE = (8, 12)
 PATCH = nn.Conv2d(2, 6, 1)

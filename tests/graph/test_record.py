@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 from torch.utils.checkpoint import checkpoint
 
-from erfscope.containers import tensors_of
-from erfscope.graph.in_words import operations_in_words
-from erfscope.graph.record import RecordingError, record
+from erfscope.core.graph.in_words import operations_in_words
+from erfscope.core.graph.record import RecordingError, record
+from erfscope.core.system.containers import tensors_of
 
 
 class Net(nn.Module):

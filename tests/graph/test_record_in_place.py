@@ -7,8 +7,8 @@ import torch
 from replay import assert_same_derivative
 from torch import nn
 
-from erfscope.graph.graph import name_of
-from erfscope.graph.record import RecordingError, record
+from erfscope.core.graph.graph import name_of
+from erfscope.core.graph.record import RecordingError, record
 
 
 class Program(nn.Module):

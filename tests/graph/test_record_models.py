@@ -8,8 +8,8 @@ import torch
 import torchvision
 from replay import assert_marks_are_what_hooks_see, assert_same_derivative
 
-from erfscope.containers import tensors_of
-from erfscope.graph.record import record
+from erfscope.core.graph.record import record
+from erfscope.core.system.containers import tensors_of
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ import torch
 from nets import CASES, OPERATIONS, REARRANGED, RecordedOperation, parts
 from oracle import Net, Seen
 
-from erfscope.graph.graph import shape_of
-from erfscope.graph.rules.parts import Values, cut, plan_step, union, whole
+from erfscope.core.graph.graph import shape_of
+from erfscope.core.graph.rules.parts import Values, cut, plan_step, union, whole
 
 
 def computed(graph, numbers, node, part, x):

@@ -8,9 +8,9 @@ import torch
 from nets import OPERATIONS, RecordedOperation
 from oracle import Net
 
-from erfscope.graph.record import record
-from erfscope.graph.rules.parts import parts_along, plan_step, union
-from erfscope.graph.rules.reading import edges_of
+from erfscope.core.graph.record import record
+from erfscope.core.graph.rules.parts import parts_along, plan_step, union
+from erfscope.core.graph.rules.reading import edges_of
 
 
 def reads(recorded, element):

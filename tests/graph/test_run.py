@@ -17,8 +17,8 @@ from torch import nn
 
 import erfscope
 from erfscope.cli.main import main
-from erfscope.engine.cost import cropped_giga_multiply_adds
-from erfscope.errors import ErfscopeError
+from erfscope.core.run.engine.cost import cropped_giga_multiply_adds
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -270,7 +270,10 @@ def test_the_report_says_how_much_was_computed_and_reads_back(tmp_path):
     report = erfscope.sweep(net(), **WORDS, unit="0,0,3,4", verify=True)
     report.save(tmp_path)
     document = json.loads((tmp_path / "report.json").read_text())
-    jsonschema.validate(document, json.loads((files("erfscope") / "storage" / "schema" / "report-1.json").read_text()))
+    jsonschema.validate(
+        document,
+        json.loads((files("erfscope.core.answer.storage") / "schema" / "report-1.json").read_text()),
+    )
     blocks = [entry["computed"] for entry in document["results"]]
     assert [set(block) for block in blocks] == [{"path", "because", "share", "gmacs", "input_size"}] * 2
     assert [(result.computed, result.verification) for result in erfscope.read(tmp_path)] == [

@@ -9,8 +9,8 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters import load
-from erfscope.attribution import forward
-from erfscope.attribution.forward import CHANNELS_LAST_PAYS, faster_order
+from erfscope.core.run.attribution import forward
+from erfscope.core.run.attribution.forward import CHANNELS_LAST_PAYS, faster_order
 
 
 class Does(nn.Module):

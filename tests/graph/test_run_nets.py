@@ -357,7 +357,7 @@ NOT_FOLDED = ("transposed", "read beside")
 
 @pytest.fixture
 def folding_pays(monkeypatch):
-    monkeypatch.setattr("erfscope.graph.run.FOLDING_PAYS", 0)
+    monkeypatch.setattr("erfscope.core.graph.run.FOLDING_PAYS", 0)
 
 
 @pytest.mark.parametrize("name", FOLDED)

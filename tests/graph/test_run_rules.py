@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from nets import CASES, REARRANGED, conv, parts
 from oracle import FIRST, Net, Seen
 
-from erfscope.containers import tensors_of
-from erfscope.graph.rules.parts import cut, whole
-from erfscope.graph.run import Forward, Wanted, crop
+from erfscope.core.graph.rules.parts import cut, whole
+from erfscope.core.graph.run import Forward, Wanted, crop
+from erfscope.core.system.containers import tensors_of
 
 
 def check_gradients(module, space, times=2):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.geometry.layout import Layout
+from erfscope.core.values.layout import Layout
 
 CLIP = (3, 8, 12)
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from erfscope.errors import ErfscopeError, ErfWarning, MeasurementError
-from erfscope.influence_matrix import influence
-from erfscope.influence_matrix.compute import Products, can_be_taken_together
+from erfscope.apps.lab.influence_matrix import influence
+from erfscope.apps.lab.influence_matrix.compute import Products, can_be_taken_together
+from erfscope.core.values.errors import ErfscopeError, ErfWarning, MeasurementError
 
 DOUBLE = torch.float64
 #: Sums over the channels of the full Jacobian J[p, r, i, s], as docs/theory.md defines them.
@@ -57,7 +57,7 @@ def test_influence_is_the_sum_over_channels_of_the_full_jacobian(fn, convention)
 @pytest.mark.parametrize("convention", DEFINED)
 @pytest.mark.parametrize("size", [1, 2, 5, 1000])
 def test_products_taken_together_in_any_number_give_the_same(convention, size, monkeypatch):
-    monkeypatch.setattr("erfscope.influence_matrix.compute.TOGETHER", size)
+    monkeypatch.setattr("erfscope.apps.lab.influence_matrix.compute.TOGETHER", size)
     x = normal(6, 3)
     np.testing.assert_allclose(
         influence(attend, x, convention).values, expected(attend, x, convention), rtol=0, atol=1e-12
@@ -233,7 +233,7 @@ def test_products_that_do_not_fit_into_memory_together_are_taken_fewer_at_a_time
 
 
 def test_a_matrix_that_does_not_fit_into_memory_is_refused_before_it_is_made(monkeypatch):
-    monkeypatch.setattr("erfscope.influence_matrix.compute.available_bytes", lambda: 2000)
+    monkeypatch.setattr("erfscope.apps.lab.influence_matrix.compute.available_bytes", lambda: 2000)
     with pytest.raises(MeasurementError, match=r"a matrix of 10 x 10 needs about .* of memory.*ask for fewer outputs"):
         influence(torch.sin, normal(10, 2))
     assert influence(torch.sin, normal(10, 2), outputs=[0]).values.shape == (1, 10)

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import erfscope
-from erfscope.api import isolated
 from erfscope.cli.main import _run
-from erfscope.errors import ErfscopeError
-from erfscope.isolation import Limits, Outcome, run_alone
-from erfscope.options.settings import Options
+from erfscope.core.request.settings import Options
+from erfscope.core.run import isolated
+from erfscope.core.run.processes import Limits, Outcome, run_alone
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="has no fork server"),
@@ -152,7 +152,7 @@ def test_what_a_model_has_started_ends_with_it(ends, tmp_path):
 @pytest.mark.slow
 def test_processes_do_not_outlive_whoever_started_them(tmp_path):
     child = f"import os, time; open('{tmp_path}/pid', 'w').write(f'{{os.getpid()}}.'); time.sleep(600)"
-    code = f"from erfscope.isolation import *\nrun_alone(exec, {child!r}, limits=Limits())"
+    code = f"from erfscope.core.run.processes import *\nrun_alone(exec, {child!r}, limits=Limits())"
     started = subprocess.Popen([sys.executable, "-c", code])
     noted = tmp_path / "pid"
     end = time.monotonic() + 60
@@ -236,7 +236,7 @@ def test_what_cannot_be_handed_to_a_process_is_refused(models, more, said, folde
 
 
 def test_patterns_are_timms_names():
-    from erfscope.run.entries import entries_of
+    from erfscope.core.run.entries import entries_of
 
     names = [label for label, _ in entries_of(["test_vit*", "resnet18"])]
     assert names[-1] == "resnet18"

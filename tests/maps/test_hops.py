@@ -8,8 +8,8 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erfscope.errors import ErfscopeError
-from erfscope.maps.hops import hop_distances, hop_profile, hop_profiles
+from erfscope.core.answer.maps.hops import hop_distances, hop_profile, hop_profiles
+from erfscope.core.values.errors import ErfscopeError
 
 
 def path(n: int) -> np.ndarray:

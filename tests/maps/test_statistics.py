@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erfscope.maps.accumulator import GROUPS, GroupSums, error_bar, jackknife_se, signed_noise_floor
-from erfscope.measures import MeasureValue
-from erfscope.measures.values import paired_difference
+from erfscope.core.answer.maps.accumulator import GROUPS, GroupSums, error_bar, jackknife_se, signed_noise_floor
+from erfscope.core.answer.measures import MeasureValue
+from erfscope.core.answer.measures.values import paired_difference
 
 
 def dealt(maps: np.ndarray, indices) -> GroupSums:

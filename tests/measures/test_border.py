@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.measures.border import lost_at_borders, stands_at_border
+from erfscope.core.answer.measures.border import lost_at_borders, stands_at_border
 
 
 def stack(depth: int, seed: int = 0) -> nn.Sequential:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from erfscope.maps.erf_map import ErfMap
-from erfscope.measures import measure
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.measures import measure
 
 NAMES = ["gaussian_sigma_row", "gaussian_r2", "best_shape"]
 

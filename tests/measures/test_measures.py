@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_up import box_field
 
-from erfscope.errors import ErfscopeError
-from erfscope.geometry.unit import Trf
-from erfscope.maps.erf_map import ErfMap
-from erfscope.measures import MEASURES, Measure, measure
-from erfscope.measures.prepared import Geometry, Prepared
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.measures import MEASURES, Measure, measure
+from erfscope.core.answer.measures.prepared import Geometry, Prepared
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.unit import Trf
 
 # fmt: off
 NAMES = [

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from erfscope.maps.erf_map import ErfMap
-from erfscope.measures import measure
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.measures import measure
 
 
 def erf_of(values, center) -> ErfMap:

@@ -9,11 +9,11 @@ import pytest
 from made_up import box_field
 from scipy import stats
 
-from erfscope.geometry.axes import Axes
-from erfscope.geometry.unit import Trf
-from erfscope.maps.accumulator import GroupSums
-from erfscope.maps.erf_map import ErfMap
-from erfscope.measures import MEASURES, with_errors
+from erfscope.core.answer.maps.accumulator import GroupSums
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.measures import MEASURES, with_errors
+from erfscope.core.values.axes import Axes
+from erfscope.core.values.unit import Trf
 
 SIDE = 33
 

@@ -7,10 +7,10 @@ import pytest
 from made_up import box_field
 from scipy.optimize import approx_fprime, least_squares
 
-from erfscope.geometry.unit import Trf
-from erfscope.maps.erf_map import ErfMap
-from erfscope.measures import measure
-from erfscope.measures.shapes import SHAPES, Axis, fit
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.measures import measure
+from erfscope.core.answer.measures.shapes import SHAPES, Axis, fit
+from erfscope.core.values.unit import Trf
 
 
 def erf_of(values: np.ndarray, center: tuple[float, float], trf: Trf | None = None) -> ErfMap:

@@ -19,9 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 import erfscope
 from erfscope.adapters.weights.weights import sha256
-from erfscope.errors import ErfscopeError
-from erfscope.monitoring import ErfMonitor
-from erfscope.monitoring import monitor as monitoring
+from erfscope.apps.monitor import ErfMonitor
+from erfscope.apps.monitor import monitor as monitoring
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -411,7 +411,7 @@ def test_a_part_that_is_not_there_is_named():
     pytest.importorskip("lightning")
     from lightning.pytorch import LightningModule
 
-    from erfscope.monitoring.lightning import ErfCallback
+    from erfscope.apps.monitor.lightning import ErfCallback
 
     with pytest.raises(ErfscopeError, match="LightningModule has no part 'backbone'"):
         ErfCallback(part="backbone").on_fit_start(None, LightningModule())

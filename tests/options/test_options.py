@@ -14,20 +14,20 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters.blocks import BLOCKS
-from erfscope.attribution.captum_methods import NAMES
-from erfscope.attribution.convention import CONVENTIONS
+from erfscope.apps.lab.studies import STUDIES
 from erfscope.cli.options import one_value
 from erfscope.cli.study import STUDY_NAMES
-from erfscope.errors import ErfscopeError, naming_flags
-from erfscope.figures.kinds import FIGURES
-from erfscope.figures.style import FigureStyle
-from erfscope.options import settings
-from erfscope.options.option import Building, declared
-from erfscope.options.request import Request
-from erfscope.options.settings import OPTIONS, Options, Settings
-from erfscope.results import figure_style
-from erfscope.stimuli.synthetic import KINDS
-from erfscope.studies import STUDIES
+from erfscope.core.answer import figure_style
+from erfscope.core.answer.convention import CONVENTIONS
+from erfscope.core.images.synthetic import KINDS
+from erfscope.core.request import settings
+from erfscope.core.request.option import Building, declared
+from erfscope.core.request.request import Request
+from erfscope.core.request.settings import OPTIONS, Options, Settings
+from erfscope.core.run.attribution.captum_methods import NAMES
+from erfscope.core.values.errors import ErfscopeError, naming_flags
+from erfscope.show.figures.kinds import FIGURES
+from erfscope.show.figures.style import FigureStyle
 
 END_OF_DOCSTRING = 'so that type checkers see\n    them.\n    """\n\n'
 

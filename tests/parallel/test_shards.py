@@ -15,9 +15,9 @@ from PIL import Image
 from torch import nn
 
 import erfscope
-from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.parallel.process_group import Shard, parse
-from erfscope.results.report import Report
+from erfscope.core.answer.report import Report
+from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.core.values.shard import Shard, parse
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 OPTIONS = {
@@ -113,7 +113,7 @@ def test_a_shard_says_that_it_is_one(stored):
     assert report[0].input.n_images == 4
     assert report[0].input.text.startswith("shard 2/3, 4 images of ")
     assert report[0].findings[0].text == "shard 2/3 saw 4 of 11 images; `erfscope merge` puts the shards together"
-    schema = json.loads((files("erfscope") / "storage" / "schema" / "report-1.json").read_text())
+    schema = json.loads((files("erfscope.core.answer.storage") / "schema" / "report-1.json").read_text())
     jsonschema.validate(json.loads(json.dumps(report.to_json(), allow_nan=False)), schema)
 
 

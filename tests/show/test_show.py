@@ -78,7 +78,7 @@ def test_what_cannot_be_written_is_refused_with_its_reason(tmp_path):
 def test_show_is_a_public_module_and_no_import_of_the_package_is_a_public_name():
     assert erfscope.show.write is write
     names = {name for name in dir(erfscope) if not name.startswith("__")}
-    assert names == {*erfscope.__all__, "adapters", "api", "gate", "show", "studies", "theory"}
+    assert names == {*erfscope.__all__, "adapters", "gate", "show", "studies", "theory"}
     assert not hasattr(erfscope.Report, "parts")
 
 
@@ -88,7 +88,7 @@ def fresh(code: str) -> str:
 
 @pytest.mark.slow
 def test_a_value_prints_in_a_process_that_imported_its_own_module_alone():
-    made = "import sys; from erfscope.results.report import Report; print(Report(results=()))"
+    made = "import sys; from erfscope.core.answer.report import Report; print(Report(results=()))"
     assert fresh(made) == "no results\n"
 
 

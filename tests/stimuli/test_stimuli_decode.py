@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from erfscope.adapters.preprocess import input_config, preprocess
-from erfscope.errors import ErfscopeError
-from erfscope.stimuli import open_arrays, open_images
-from erfscope.stimuli.decode import _webp_size, decode, fit, read_picture, to_8_bit
+from erfscope.core.images import open_arrays, open_images
+from erfscope.core.images.decode import _webp_size, decode, fit, read_picture, to_8_bit
+from erfscope.core.values.errors import ErfscopeError
 
 #: 256 steps of 16-bit grey whose 8-bit value is exact: 257 k -> k.
 RAMP = np.tile(np.arange(256, dtype=np.uint16) * 257, (8, 1))

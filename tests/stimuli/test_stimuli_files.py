@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from erfscope.errors import ErfscopeError
-from erfscope.stimuli import Stimuli, open_images
-from erfscope.stimuli.files import SUFFIXES
+from erfscope.core.images import Stimuli, open_images
+from erfscope.core.images.files import SUFFIXES
+from erfscope.core.values.errors import ErfscopeError
 
 
 def whole(image: Image.Image) -> np.ndarray:

@@ -12,11 +12,11 @@ import pytest
 import scipy.stats
 from PIL import Image
 
-from erfscope.errors import ErfscopeError
-from erfscope.stimuli import KINDS, Stimuli, synthetic
-from erfscope.stimuli.synthetic import Stream
+from erfscope.core.images import KINDS, Stimuli, synthetic
+from erfscope.core.images.synthetic import Stream
+from erfscope.core.values.errors import ErfscopeError
 
-leaves = importlib.import_module("erfscope.stimuli.synthetic")  # the package's own name is the function's
+leaves = importlib.import_module("erfscope.core.images.synthetic")  # the package's own name is the function's
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 #: sha256 of picture 3 of seed 7 at 24 x 32 x 3, of a chirp at 32 x 3. A change here is a change of the pixels: count up

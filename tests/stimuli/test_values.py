@@ -20,13 +20,13 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters.preprocess import input_config, preprocess
-from erfscope.errors import ErfscopeError
-from erfscope.geometry.axes import NAMES, Axes, asked_axes
-from erfscope.model_facts import Preprocess
-from erfscope.stimuli import open_images, stored, values
-from erfscope.stimuli.feed import Prefetcher
-from erfscope.stimuli.files import paired_files, suffixes_of
-from erfscope.stimuli.values import ValuesFeed, open_values, read_values
+from erfscope.core.images import open_images, stored, values
+from erfscope.core.images.feed import Prefetcher
+from erfscope.core.images.files import paired_files, suffixes_of
+from erfscope.core.images.values import ValuesFeed, open_values, read_values
+from erfscope.core.values.axes import NAMES, Axes, asked_axes
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.model_facts import Preprocess
 
 SIZE = (4, 6, 8)
 #: Larger than the input along each axis, by an even and an odd number.

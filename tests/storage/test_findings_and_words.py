@@ -10,8 +10,8 @@ import pytest
 from torch import nn
 
 import erfscope
-from erfscope.finding import CODES
-from erfscope.results.comparability import Use, differing, values
+from erfscope.core.answer.comparability import Use, differing, values
+from erfscope.core.values.finding import CODES
 
 ROOT = Path(erfscope.__file__).parent
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import erfscope
-import erfscope.storage.files
-from erfscope import gate
-from erfscope.errors import ErfscopeError
+import erfscope.core.answer.storage.files
+from erfscope.apps import gate
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
@@ -101,7 +101,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("kind", [*HOSTILE, "bare pickle"])
 def test_arrays_made_to_harm_are_refused(document, copied, monkeypatch, kind):
     monkeypatch.chdir(copied.parent)
-    monkeypatch.setattr(erfscope.storage.files, "LARGEST_ARRAYS", 1 << 22)
+    monkeypatch.setattr(erfscope.core.answer.storage.files, "LARGEST_ARRAYS", 1 << 22)
     name = document["results"][0]["id"]
     content = pickle.dumps(Trap()) if kind == "bare pickle" else archive({f"{name}.npy": HOSTILE[kind]()})
     write_signed(copied, document, content)

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import erfscope
-from erfscope.errors import ErfscopeError
-from erfscope.printable import with_error
-from erfscope.results.report import Report
-from erfscope.storage.writing import FORMATS, check_output
+from erfscope.core.answer.report import Report
+from erfscope.core.answer.storage.writing import FORMATS, check_output
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.printable import with_error
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
@@ -31,7 +31,7 @@ def report() -> Report:
 
 
 def schema() -> dict:
-    return json.loads((files("erfscope") / "storage" / "schema" / "report-1.json").read_text())
+    return json.loads((files("erfscope.core.answer.storage") / "schema" / "report-1.json").read_text())
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_a_failure_while_writing_leaves_nothing(report, tmp_path, monkeypatch):
     def broken(*_args, **_kwargs):
         raise OSError("disk full")
 
-    monkeypatch.setattr("erfscope.storage.files.map_bytes", broken)
+    monkeypatch.setattr("erfscope.core.answer.storage.files.map_bytes", broken)
     with pytest.raises((OSError, ErfscopeError)):
         report.save(tmp_path / "erf")
     assert list(tmp_path.iterdir()) == []

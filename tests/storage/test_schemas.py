@@ -13,11 +13,11 @@ import jsonschema
 import pytest
 
 import erfscope
-from erfscope import gate
-from erfscope.errors import ErfscopeError
+from erfscope.apps import gate
+from erfscope.core.values.errors import ErfscopeError
 
 ROOT = Path(__file__).parents[2]
-SCHEMAS = ROOT / "erfscope" / "storage" / "schema"
+SCHEMAS = ROOT / "erfscope" / "core" / "answer" / "storage" / "schema"
 
 
 @pytest.fixture(scope="module")

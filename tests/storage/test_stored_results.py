@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import erfscope
-from erfscope import environment
-from erfscope.errors import ErfscopeError, MeasurementError
-from erfscope.printable import with_error
-from erfscope.view.sentences import methods_sentence
+from erfscope.core.system import environment
+from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.core.values.printable import with_error
+from erfscope.show.view.sentences import methods_sentence
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
@@ -93,7 +93,7 @@ def test_an_optional_package_that_is_not_installed_is_left_out_and_differs_from_
             raise importlib.metadata.PackageNotFoundError
         return "1.0"
 
-    monkeypatch.setattr("erfscope.environment.importlib.metadata.version", version)
+    monkeypatch.setattr("erfscope.core.system.environment.importlib.metadata.version", version)
     found = environment.versions.__wrapped__()
     assert "transformers" not in found
     assert found["captum"] is None
@@ -152,7 +152,7 @@ def test_a_folder_survives_a_figure_that_does_not_fit(result, tmp_path):
 
 @pytest.mark.parametrize("name", ["n" * 300 + ".png", "n" * 300 + "/", "n" * 300])
 def test_a_name_that_is_too_long_is_refused_before_measuring(name, tmp_path, monkeypatch):
-    from erfscope.storage.writing import check_output
+    from erfscope.core.answer.storage.writing import check_output
 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ErfscopeError, match="File name too long; choose another place"):

@@ -10,10 +10,10 @@ import pytest
 from conftest import SmallNet
 
 import erfscope
-from erfscope.errors import ErfscopeError
-from erfscope.gate import CheckReport, Verdict, entry_of
-from erfscope.gate.artifacts import write_artifacts
-from erfscope.results.report import Report
+from erfscope.apps.gate import CheckReport, Verdict, entry_of
+from erfscope.apps.gate.artifacts import write_artifacts
+from erfscope.core.answer.report import Report
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from erfscope.figures.charts import draw
-from erfscope.studies import Chart, ChartMap, Curve, Picture
+from erfscope.apps.lab.studies import Chart, ChartMap, Curve, Picture
+from erfscope.show.figures.charts import draw
 
 
 def ticks(low: float, high: float, axis: str) -> list[str]:

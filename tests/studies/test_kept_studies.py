@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from erfscope import studies
+from erfscope.apps.lab.studies import STUDIES, kept_study
+from erfscope.apps.lab.studies import study as kept
+from erfscope.apps.lab.studies.study import FOLDER
 from erfscope.cli.main import main
-from erfscope.errors import ErfscopeError
-from erfscope.studies import STUDIES, kept_study
-from erfscope.studies import study as kept
-from erfscope.studies.study import FOLDER
-from erfscope.view.fit import fit
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.show.view.fit import fit
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ OF_ROWS = (
 @pytest.mark.parametrize("name", OF_ROWS)
 def test_kept_verdicts_are_those_of_the_present_limits(name):
     shown = kept_study(name)
-    module = importlib.import_module(f"erfscope.studies.{STUDIES[name].home}")
+    module = importlib.import_module(f"erfscope.apps.lab.studies.{STUDIES[name].home}")
     assert module._claims(shown.rows) == list(shown.claims)
 
 

@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from erfscope import studies
-from erfscope.studies.graph_attention.attention_pooling import CHANCE, GREEN, auc, colour_graphs, erf_of, fresh, removed
+from erfscope.apps.lab.studies.graph_attention.attention_pooling import (
+    CHANCE,
+    GREEN,
+    auc,
+    colour_graphs,
+    erf_of,
+    fresh,
+    removed,
+)
 
 
 @pytest.fixture(scope="module")

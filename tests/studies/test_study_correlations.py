@@ -9,8 +9,8 @@ import torch
 import erfscope
 from erfscope import studies
 from erfscope.adapters.blocks import on_nodes
-from erfscope.studies.scenes import correlations
-from erfscope.studies.scenes.correlations import (
+from erfscope.apps.lab.studies.scenes import correlations
+from erfscope.apps.lab.studies.scenes.correlations import (
     PARTNER,
     SIDE,
     SOFT_TIED,

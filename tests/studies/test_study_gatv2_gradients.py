@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from erfscope import studies
-from erfscope.studies.graph_attention import gatv2_gradients
-from erfscope.studies.graph_attention.gatv2_gradients import regular_graph
+from erfscope.apps.lab.studies.graph_attention import gatv2_gradients
+from erfscope.apps.lab.studies.graph_attention.gatv2_gradients import regular_graph
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from erfscope import studies, theory
-from erfscope.studies.luo import growth, init
-from erfscope.studies.luo.stacks import VARIANCE, Design, Nets, measure_design, measure_nets, rms_sigma
-from erfscope.studies.study import StudyOptions, StudyResult
+from erfscope.apps.lab.studies.luo import growth, init
+from erfscope.apps.lab.studies.luo.stacks import VARIANCE, Design, Nets, measure_design, measure_nets, rms_sigma
+from erfscope.apps.lab.studies.study import StudyOptions, StudyResult
 
 NAMES = (
     "luo-gaussian",

@@ -10,12 +10,12 @@ from PIL import Image
 
 import erfscope
 from erfscope import studies
-from erfscope.errors import ErfscopeError
-from erfscope.studies.luo import images, lessons, training
-from erfscope.studies.luo.images import VOID, classification, segmentation
-from erfscope.studies.luo.residual import Classifier, Segmenter
-from erfscope.studies.study import StudyOptions
-from erfscope.studies.training import train
+from erfscope.apps.lab.studies.luo import images, lessons, training
+from erfscope.apps.lab.studies.luo.images import VOID, classification, segmentation
+from erfscope.apps.lab.studies.luo.residual import Classifier, Segmenter
+from erfscope.apps.lab.studies.study import StudyOptions
+from erfscope.apps.lab.studies.training import train
+from erfscope.core.values.errors import ErfscopeError
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_a_second_run_takes_the_nets_from_the_cache_and_finds_the_same(result, k
     def untrained(*_: object) -> float:
         raise AssertionError("it was trained again")
 
-    monkeypatch.setattr("erfscope.studies.training._descend", untrained)
+    monkeypatch.setattr("erfscope.apps.lab.studies.training._descend", untrained)
     again = studies.run("luo-training", effort="smoke", cache=kept)
     assert [row.numbers for row in again] == [row.numbers for row in result]
 

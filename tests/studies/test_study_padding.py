@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from erfscope import studies
-from erfscope.studies import padding
-from erfscope.studies.padding import BOX, PICTURE, circular_limit, red_green
+from erfscope.apps.lab.studies import padding
+from erfscope.apps.lab.studies.padding import BOX, PICTURE, circular_limit, red_green
 
 TOTALS = {
     "replicate": (3,) * 9,

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from erfscope import studies
-from erfscope.studies.scenes import sort_of_clevr
-from erfscope.studies.scenes.sort_of_clevr import (
+from erfscope.apps.lab.studies.scenes import sort_of_clevr
+from erfscope.apps.lab.studies.scenes.sort_of_clevr import (
     CIRCLE,
     COLOURS,
     NO,

@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from erfscope import studies
-from erfscope.studies.syncmnist import GLYPHS, PARAMETERS, SMALL, Scale, _paths, glyph, moving_digits, video_net
+from erfscope.apps.lab.studies.syncmnist import (
+    GLYPHS,
+    PARAMETERS,
+    SMALL,
+    Scale,
+    _paths,
+    glyph,
+    moving_digits,
+    video_net,
+)
 
 
 @pytest.fixture(scope="module")

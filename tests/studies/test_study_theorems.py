@@ -19,18 +19,18 @@ import torch
 from rich.console import Console
 
 from erfscope import studies, theory
+from erfscope.apps.lab.influence_matrix import Influence, influence
+from erfscope.apps.lab.studies import theorems
+from erfscope.apps.lab.studies.study import StudyOptions, claim
+from erfscope.apps.lab.studies.theorems import CASES, draws_of
+from erfscope.apps.lab.studies.theorems.case import LIMIT, Draws, Outcome, expects, grouped, worst
 from erfscope.cli.main import main
 from erfscope.cli.study import study_view
-from erfscope.errors import ErfscopeError
-from erfscope.influence_matrix import Influence, influence
+from erfscope.core.values.errors import ErfscopeError
 from erfscope.show import Column, Table, format_table, rows_of
-from erfscope.studies import theorems
-from erfscope.studies.study import StudyOptions, claim
-from erfscope.studies.theorems import CASES, draws_of
-from erfscope.studies.theorems.case import LIMIT, Draws, Outcome, expects, grouped, worst
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "erfscope/studies/theorems"
+FOLDER = ROOT / "erfscope/apps/lab/studies/theorems"
 #: What the theory has beside closed forms and expectations: its own draws, words for results, and sizes of Gaussians,
 #: which are measures.
 NOT_CLAIMS = {

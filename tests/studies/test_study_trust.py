@@ -13,12 +13,12 @@ from torch import nn
 
 import erfscope
 from erfscope import studies
-from erfscope.attribution.captum_methods import infidelity
-from erfscope.attribution.readout import UnitReadout
-from erfscope.errors import ErfscopeError
-from erfscope.maps.probe import Estimate
-from erfscope.studies import trust
-from erfscope.studies.trust import NETS, Found, Net, _stage, built, cascade, detached
+from erfscope.apps.lab.studies import trust
+from erfscope.apps.lab.studies.trust import NETS, Found, Net, _stage, built, cascade, detached
+from erfscope.core.answer.maps.probe import Estimate
+from erfscope.core.run.attribution.captum_methods import infidelity
+from erfscope.core.run.attribution.readout import UnitReadout
+from erfscope.core.values.errors import ErfscopeError
 
 #: The columns of a wide terminal.
 EVERY = tuple(replace(column, optional=False) for column in trust.COLUMNS)

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from erfscope import studies
-from erfscope.studies.study import StudyOptions
-from erfscope.studies.training import batches, one_cycle, train
+from erfscope.apps.lab.studies.study import StudyOptions
+from erfscope.apps.lab.studies.training import batches, one_cycle, train
 
 EPOCHS, BATCHES = 5, 4
 

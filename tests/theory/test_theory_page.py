@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from erfscope import influence, theory
-from erfscope.studies.theorems import CASES
+from erfscope.apps.lab.studies.theorems import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")

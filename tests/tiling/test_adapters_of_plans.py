@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError
 
 
 class Returns(nn.Module):

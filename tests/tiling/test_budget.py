@@ -12,11 +12,11 @@ from torch import nn
 
 import erfscope
 from erfscope import ErfscopeError, HaloBudget, TilePlan
+from erfscope.apps.tile import tile_costs, with_tile
+from erfscope.apps.tile.shown import budget_table, plan_json
 from erfscope.show.terminal import draw_parts
-from erfscope.tiling import tile_costs, with_tile
-from erfscope.tiling.shown import budget_table, plan_json
-from erfscope.view.terminal.console import as_plain_text
-from erfscope.view.words import random_weights
+from erfscope.show.view.terminal.console import as_plain_text
+from erfscope.show.view.words import random_weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 #: Box kernels in a row: the ERF is that of a sum of as many uniform steps of -1, 0 or 1.

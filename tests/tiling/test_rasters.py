@@ -17,12 +17,12 @@ import zarr
 from torch import nn
 
 import erfscope
-from erfscope.api.tile import tile_file
-from erfscope.errors import ErfscopeError
-from erfscope.stimuli.stored import open_array
-from erfscope.storage import writing
-from erfscope.tiling import TilePlan
-from erfscope.tiling.run import TileCount
+from erfscope.apps.tile import TilePlan
+from erfscope.apps.tile.run import TileCount
+from erfscope.apps.tile.tiles import tile_file
+from erfscope.core.answer.storage import writing
+from erfscope.core.images.stored import open_array
+from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 
@@ -242,9 +242,9 @@ def test_an_output_that_cannot_be_written_is_not_blamed_on_the_image(suffix, tmp
         tile_file(module, planned(module), tmp_path / "in.zarr", target, goes_on=True, in_chans=4, input_size=32)
         np.testing.assert_allclose(zarr.open_array(target)[:], whole(module), atol=1e-3)
         shutil.rmtree(target)
-    monkeypatch.setattr("erfscope.tiling.files.new_output", lambda *_: np.zeros((2, *SIDES), np.float32).view(Full))
+    monkeypatch.setattr("erfscope.apps.tile.files.new_output", lambda *_: np.zeros((2, *SIDES), np.float32).view(Full))
     assert "No space left on device; make room for it and go on with resume=" in run()
-    monkeypatch.setattr("erfscope.tiling.files.new_output", full)
+    monkeypatch.setattr("erfscope.apps.tile.files.new_output", full)
     assert run() == f"cannot write {target}: No space left on device; choose another place"
 
 

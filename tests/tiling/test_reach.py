@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import erfscope
-from erfscope.tiling.reach import Reach, reach_of
+from erfscope.core.run.tiling.reach import Reach, reach_of
 
 
 def reach(net: nn.Module, *size: int) -> tuple[Reach, ...]:

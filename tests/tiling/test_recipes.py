@@ -14,8 +14,8 @@ from test_tiling import EXACT, UNet, plan_of, positive
 from torch import Tensor, nn
 
 from erfscope import ErfscopeError
-from erfscope.tiling import TilePlan, recipe
-from erfscope.tiling.recipes import TOOLS
+from erfscope.apps.tile import TilePlan, recipe
+from erfscope.apps.tile.recipes import TOOLS
 
 Keep = Callable[[slice], slice]
 

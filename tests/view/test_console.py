@@ -10,8 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from erfscope.printable import between_words
-from erfscope.view.terminal.console import PlainConsole
+from erfscope.core.values.printable import between_words
+from erfscope.show.view.terminal.console import PlainConsole
 
 TEXT = (
     "Model sizes: try --input-size 448, or auto; `--weights random-raw` leaves them at zero (or --trust), -o DIR keeps"

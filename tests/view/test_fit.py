@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erfscope.view.fit import GAP, LONGEST_WORD, aligned, fit, text_width
-from erfscope.view.table import Column, Table, TableRow
-from erfscope.view.terminal.console import PlainConsole
-from erfscope.view.terminal.table import TerminalTable
+from erfscope.show.view.fit import GAP, LONGEST_WORD, aligned, fit, text_width
+from erfscope.show.view.table import Column, Table, TableRow
+from erfscope.show.view.terminal.console import PlainConsole
+from erfscope.show.view.terminal.table import TerminalTable
 
 NUMBER = st.floats(0, 1e9).map("{:.7g}".format)
 WITH_ERROR = st.tuples(NUMBER, NUMBER).map(" ± ".join)

@@ -19,20 +19,20 @@ import pytest
 from PIL import Image
 
 import erfscope
-from erfscope.errors import ErfscopeError
-from erfscope.figures.draw import PIXELS, views
-from erfscope.figures.maps import COVER, colour_map
-from erfscope.finding import Finding
-from erfscope.geometry.unit import Trf
-from erfscope.maps.drawn import BRIGHTNESS, SHARES
-from erfscope.maps.erf_map import ErfMap
-from erfscope.measures import MeasureValue
-from erfscope.measures.radial_curve import radial_profile
-from erfscope.results.report import Report
-from erfscope.results.result import Result
+from erfscope.core.answer.maps.drawn import BRIGHTNESS, SHARES
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.measures import MeasureValue
+from erfscope.core.answer.measures.radial_curve import radial_profile
+from erfscope.core.answer.report import Report
+from erfscope.core.answer.result import Result
+from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.finding import Finding
+from erfscope.core.values.unit import Trf
+from erfscope.show.figures.draw import PIXELS, views
+from erfscope.show.figures.maps import COVER, colour_map
 from erfscope.show.page import html, report_fragment, result_fragment
-from erfscope.view.drawings import profile
-from erfscope.view.page import breakable, formula, with_formulas
+from erfscope.show.view.drawings import profile
+from erfscope.show.view.page import breakable, formula, with_formulas
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -301,7 +301,7 @@ def test_the_comparison_of_sizes_is_drawn_in_proportion(report, page):
 
 @pytest.mark.slow
 def test_the_profile_passes_through_r50_and_r90(report):
-    from erfscope.view.drawings import BOTTOM, LEFT, RIGHT, SPLIT, profile, profile_of
+    from erfscope.show.view.drawings import BOTTOM, LEFT, RIGHT, SPLIT, profile, profile_of
 
     curve = profile_of(report[0])
     drawn = profile(report[0], curve)
@@ -555,7 +555,7 @@ def test_jinja_has_one_door():
         for path in core.rglob("*.py")
         if re.search(r"^\s*(from|import) jinja2", path.read_text(), re.M)
     }
-    assert users == {"view/page.py"}
+    assert users == {"show/view/page.py"}
 
 
 @pytest.mark.slow

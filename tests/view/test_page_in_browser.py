@@ -21,10 +21,10 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 import erfscope
-from erfscope.figures.style import SCALES
-from erfscope.finding import Finding
-from erfscope.maps.erf_map import ErfMap
-from erfscope.results.report import Report
+from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope.core.answer.report import Report
+from erfscope.core.values.finding import Finding
+from erfscope.show.figures.style import SCALES
 from erfscope.show.page import html
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]

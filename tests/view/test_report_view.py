@@ -8,11 +8,11 @@ import re
 import made_up
 import pytest
 
-from erfscope.finding import Finding
-from erfscope.measures import MEASURES, SHOWN
-from erfscope.printable import brief
-from erfscope.view.report_view import report_view
-from erfscope.view.words import GLOSS
+from erfscope.core.answer.measures import MEASURES, SHOWN
+from erfscope.core.values.finding import Finding
+from erfscope.core.values.printable import brief
+from erfscope.show.view.report_view import report_view
+from erfscope.show.view.words import GLOSS
 
 FINDING = Finding(code="clipped", text="input too small: 73% lies outside")
 

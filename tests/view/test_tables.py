@@ -15,14 +15,14 @@ from dataclasses import replace
 import made_up
 import pytest
 
-from erfscope.finding import Finding
-from erfscope.measures import MEASURES, SHOWN
-from erfscope.model_facts import Weights
-from erfscope.printable import printable
-from erfscope.results.report import Report
-from erfscope.view.sentences import quiet_line
-from erfscope.view.table import escaped
-from erfscope.view.tables import latex_figure, symbol
+from erfscope.core.answer.measures import MEASURES, SHOWN
+from erfscope.core.answer.report import Report
+from erfscope.core.values.finding import Finding
+from erfscope.core.values.model_facts import Weights
+from erfscope.core.values.printable import printable
+from erfscope.show.view.sentences import quiet_line
+from erfscope.show.view.table import escaped
+from erfscope.show.view.tables import latex_figure, symbol
 
 COMMANDS = {
     *re.findall(

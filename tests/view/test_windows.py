@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console
 
 from erfscope import ErfMap, ErfscopeError, Report, Result
-from erfscope.figures.draw import CAPTIONS, figure_of, folder_figures, views
-from erfscope.figures.mosaic import NARROW
-from erfscope.figures.style import FigureStyle
-from erfscope.geometry.axes import Axes
-from erfscope.maps.drawn import close_up, needed_side
-from erfscope.view.terminal.report import draw_report
-from erfscope.view.windows import window_notes, windows
+from erfscope.core.answer.maps.drawn import close_up, needed_side
+from erfscope.core.values.axes import Axes
+from erfscope.show.figures.draw import CAPTIONS, figure_of, folder_figures, views
+from erfscope.show.figures.mosaic import NARROW
+from erfscope.show.figures.style import FigureStyle
+from erfscope.show.view.terminal.report import draw_report
+from erfscope.show.view.windows import window_notes, windows
 
 
 def box(side: int, label: str = "net", *, space: tuple[int, int] = (128, 128)) -> Result:
@@ -189,7 +189,7 @@ def test_no_more_than_a_quarter_of_a_sheet_is_empty(width, count, columns) -> No
 
 
 def test_zero_has_no_sign_and_errors_that_cannot_be_seen_are_left_out() -> None:
-    from erfscope.printable import brief, number, plus, with_error
+    from erfscope.core.values.printable import brief, number, plus, with_error
 
     assert [with_error(-0.00001, 0.00002), with_error(-0.001, 0.02), number(-0.0001, places=2)] == [
         "0.0000",

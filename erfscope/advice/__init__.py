@@ -1,9 +1,0 @@
-"""Advice on a model's design: layers that are wasted at an input size, where the field stops growing, and edits that
-widen it at the least cost.
-
-May import: everything below.
-"""
-
-from erfscope.advice.advise import Advice, advise
-
-__all__ = ["Advice", "advise"]

@@ -1,0 +1,4 @@
+"""The literature, reproduced: its formulas, its studies, influence matrices.
+
+May import: what ``apps`` may.
+"""

@@ -1,0 +1,141 @@
+"""Closed forms in NumPy.
+
+May import: what ``apps`` may.
+
+Features are rows, X is (n, c); ``A[p, i]`` is the weight with which p receives from i, and A is not assumed symmetric;
+products of weights run W_1 W_2 ... W_L. Functions that give a Jacobian give the whole of it, ``J[p, r, i, s]`` = dY_pr
+/ dX_is, (m, c_out, n, c_in); :func:`influence_of` turns it into an influence matrix (m, n) of any convention, and
+:func:`compare` holds a measured one against it.
+
+The page docs/theory.md has all results under the labels that are cited here (D7, ...) with their sources, and the
+errata (E0-01, ...)."""
+
+from erfscope.apps.lab.theory.adjacency import (
+    adjacency_power,
+    degrees,
+    grid_adjacency,
+    laplacian,
+    mean_adjacency,
+    renormalised_adjacency,
+    symmetric_adjacency,
+)
+from erfscope.apps.lab.theory.attention import (
+    GatV2Gradients,
+    dead_targets,
+    dot_attention,
+    gatv2,
+    gatv2_parameter_gradients,
+    multi_head_attention,
+    nonlocal_block,
+    softmax_attention,
+)
+from erfscope.apps.lab.theory.convolution import (
+    StackShape,
+    attention_reweighting,
+    binomial_asymptote,
+    gaussian_luo_size,
+    gaussian_mass_radius,
+    leave_one_out,
+    random_weight_energy,
+    residual_stack,
+    strided_dilated_stack,
+    strided_dilated_variance,
+    threshold_nodes,
+    threshold_pooling,
+    top_k_nodes,
+    top_k_pooling,
+    uniform_stack,
+    weighted_kernel_variance,
+)
+from erfscope.apps.lab.theory.expectations import (
+    Agreement,
+    Moments,
+    compare,
+    dot_attention_mean,
+    dot_attention_random_weights,
+    linear_gcn_constant_weights,
+    linear_gcn_random_weights,
+    relu_gcn_mean,
+    relu_gcn_random_weights,
+)
+from erfscope.apps.lab.theory.graphs import (
+    fully_connected_gcn,
+    linear_gcn,
+    linear_gcn_influence,
+    mean_gcn_with_self_term,
+    relu_gates,
+    relu_gcn,
+)
+from erfscope.apps.lab.theory.networks import (
+    INFLUENCES,
+    boundary_bias,
+    chain,
+    chebnet,
+    chebygin,
+    chebyshev_polynomials,
+    gin,
+    influence_of,
+    mlp_slopes,
+    permuted,
+    with_residual,
+)
+
+__all__ = [
+    "INFLUENCES",
+    "Agreement",
+    "GatV2Gradients",
+    "Moments",
+    "StackShape",
+    "adjacency_power",
+    "attention_reweighting",
+    "binomial_asymptote",
+    "boundary_bias",
+    "chain",
+    "chebnet",
+    "chebygin",
+    "chebyshev_polynomials",
+    "compare",
+    "dead_targets",
+    "degrees",
+    "dot_attention",
+    "dot_attention_mean",
+    "dot_attention_random_weights",
+    "fully_connected_gcn",
+    "gatv2",
+    "gatv2_parameter_gradients",
+    "gaussian_luo_size",
+    "gaussian_mass_radius",
+    "gin",
+    "grid_adjacency",
+    "influence_of",
+    "laplacian",
+    "leave_one_out",
+    "linear_gcn",
+    "linear_gcn_constant_weights",
+    "linear_gcn_influence",
+    "linear_gcn_random_weights",
+    "mean_adjacency",
+    "mean_gcn_with_self_term",
+    "mlp_slopes",
+    "multi_head_attention",
+    "nonlocal_block",
+    "permuted",
+    "random_weight_energy",
+    "relu_gates",
+    "relu_gcn",
+    "relu_gcn_mean",
+    "relu_gcn_random_weights",
+    "renormalised_adjacency",
+    "residual_stack",
+    "softmax_attention",
+    "strided_dilated_stack",
+    "strided_dilated_variance",
+    "symmetric_adjacency",
+    "threshold_nodes",
+    "threshold_pooling",
+    "top_k_nodes",
+    "top_k_pooling",
+    "uniform_stack",
+    "weighted_kernel_variance",
+    "with_residual",
+]

@@ -1,0 +1,25 @@
+"""Tiles of images that are too large for one forward pass: how far they must overlap, and inference on them.
+
+May import: what ``apps`` may.
+"""
+
+from erfscope.apps.tile.budget import HaloBudget, Seam, seams
+from erfscope.apps.tile.recipes import recipe
+from erfscope.apps.tile.run import run_tiled
+from erfscope.apps.tile.tile_plan import TilePlan
+from erfscope.core.run.tiling.find import find_plan
+from erfscope.core.run.tiling.plan import TileCost, Window, tile_costs, with_tile
+
+__all__ = [
+    "HaloBudget",
+    "Seam",
+    "TileCost",
+    "TilePlan",
+    "Window",
+    "find_plan",
+    "recipe",
+    "run_tiled",
+    "seams",
+    "tile_costs",
+    "with_tile",
+]

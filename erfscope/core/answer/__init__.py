@@ -1,0 +1,4 @@
+"""``Result``, ``Report``, what makes two results comparable, and the findings of a result.
+
+May import: ``adapter``, ``graph``, ``images`` and below.
+"""

@@ -1,0 +1,4 @@
+"""``ErfMap``, sums over images, jackknife; NumPy only.
+
+May import: ``system``, ``values``.
+"""

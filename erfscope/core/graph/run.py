@@ -1,0 +1,265 @@
+"""The part of a graph that some units need, run under plain autograd: every operation on the part of its output that is
+needed."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+
+from erfscope.core.graph.graph import Graph, Numbers, shape_of
+from erfscope.core.graph.places import describe
+from erfscope.core.graph.rules.mixing import scale_and_shift
+from erfscope.core.graph.rules.parts import Part, Step, Values, cut, plan_step, union, whole
+from erfscope.core.values.errors import MeasurementError
+from erfscope.core.values.layout import Layout
+from erfscope.core.values.unit import Box
+
+#: Elements of a convolution's output for each of its weights from which its norm is folded into it: below, the copy of
+#: the weights takes more memory and time than the norm. resnet50 on ten images: 475 MiB in place of 543.
+FOLDING_PAYS = 1
+
+
+class Wanted(NamedTuple):
+    """A tensor of the pass and how it holds a map."""
+
+    node: fx.Node
+    layout: Layout
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Crop:
+    """The part of a recorded pass that some units of a layer need. Made by :func:`crop`."""
+
+    graph: Graph
+    layer: Wanted
+    #: What is differentiated with respect to.
+    reference: Wanted
+    #: One per unit: its index in the layer's map; none where all of the layer is wanted.
+    units: tuple[tuple[int, ...], ...]
+    #: How many images go through together.
+    images: int
+    #: The part of the layer that each is, or all of the layer.
+    boxes: tuple[Part, ...]
+    #: Operations in order; the image and constants are none.
+    steps: tuple[Step, ...]
+    #: The part of every tensor that depends on the image.
+    parts: Mapping[fx.Node, Part]
+    #: The part that is asked for, where an operation makes more.
+    asked: Mapping[fx.Node, Part]
+
+    @property
+    def image(self) -> Box:
+        """The part of the image that goes in; empty where none is needed."""
+        part = self.parts.get(self.graph.inputs[0])
+        if part is None:
+            return ((0, 1),) * (len(shape_of(self.graph.inputs[0])) - 2)
+        return tuple([(int(each[0]), int(each[-1]) + 1) for each in part[2:]])
+
+    @property
+    def is_of_image(self) -> bool:
+        """Whether the reference is the image."""
+        return self.reference.node is self.graph.inputs[0]
+
+    @cached_property
+    def norms(self) -> list[tuple[Step, Step | None]]:
+        """Frozen batch norms, each with the convolution before it that does its work too; None where that does not
+        pay."""
+        readers = Counter(source for step in self.steps for source in step.needed)
+        by_node = {step.node: step for step in self.steps}
+        found = list[tuple[Step, Step | None]]()
+        for step in self.steps:
+            if step.call.name != "batch_norm" or step.call.args.get("training") or not self._is_given(step):
+                continue
+            before, folds = by_node.get(step.call.tensor()), False
+            if before is not None and before.call.name in ("conv1d", "conv2d", "conv3d"):
+                weights = math.prod(shape_of(before.call.args["weight"]))
+                pays = math.prod(map(len, before.part)) >= FOLDING_PAYS * weights and self._is_given(before)
+                folds = pays and readers[before.node] == 1 and before.node is not self.reference.node
+            found.append((step, before if folds else None))
+        return found
+
+    def _is_given(self, step: Step) -> bool:
+        """Whether all but the first input of an operation are the same for every image."""
+        return self.graph.live.isdisjoint(step.node.all_input_nodes[1:])
+
+    @cached_property
+    def _done(self) -> list[list[fx.Node]]:
+        """Tensors that no operation after a step reads."""
+        last = {source: number for number, step in enumerate(self.steps) for source in step.needed}
+        found: list[list[fx.Node]] = [[] for _ in self.steps]
+        for source, number in last.items():
+            if source is not self.layer.node:
+                found[number].append(source)
+        return found
+
+
+class Forward:
+    """A crop with the weights that a module has now: what is derived from them is derived when it is made.
+
+    Args:
+        plan: The crop.
+        tensors: The module's own tensors by name, see :func:`erfscope.core.system.containers.tensors_of`.
+    """
+
+    def __init__(self, plan: Crop, tensors: Mapping[str, Tensor]) -> None:
+        self.plan = plan
+        #: Whether folded weights have their channels last.
+        self._is_last = False
+        self._numbers = Numbers(plan.graph, tensors, is_complete=True)
+        self._folded = {norm.node for norm, convolution in plan.norms if convolution is not None}
+        with torch.no_grad():
+            self._derived = dict(self._derive(*pair) for pair in plan.norms)
+
+    def _derive(self, norm: Step, convolution: Step | None) -> tuple[fx.Node, tuple[Tensor, Tensor]]:
+        """Scale and shift of the channels that a frozen norm makes, or weight and bias of the convolution that does its
+        work too."""
+        scale, shift = scale_and_shift(norm.call, self.constant)
+        if convolution is None:
+            channels = whole(tuple(scale.shape)), (norm.part[1],)
+            return norm.node, (cut(scale, *channels), cut(shift, *channels))
+        weight, bias = (convolution.call.args[name] for name in ("weight", "bias"))
+        own = self.constant(weight)
+        scale, shift = scale.to(own.dtype), shift.to(own.dtype)
+        offset = shift if bias is None else shift + self.constant(bias) * scale
+        return convolution.node, (own * scale.view(-1, *(1,) * (own.dim() - 1)), offset)
+
+    def constant(self, node: fx.Node) -> Tensor:
+        """The value of a node that does not depend on the input."""
+        found = self._numbers(node)
+        if found is None:
+            raise MeasurementError(
+                f"the module has changed: it does not hold what {describe(node)} is made of any more"
+            )
+        return found
+
+    def __call__(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the pass.
+
+        Args:
+            image: (B, C_in, *space of ``plan.image``), a leaf that requires grad where the reference is the image.
+
+        Returns:
+            The units' channels (B, C, units), or the layer's map (B, C, *space); and the reference: the image, or a
+            leaf of the whole tensor, of which only what the units need has its numbers.
+        """
+        plan, found = self.plan, dict[fx.Node, Tensor]()
+        is_last = image.dim() == 4 and image.is_contiguous(memory_format=torch.channels_last)
+        if is_last and not image.is_contiguous() and not self._is_last:
+            # Else each pass would put the weights into the order of its images, and keep them.
+            self._is_last = True
+            last = {"memory_format": torch.channels_last}
+            self._derived = {k: (w.contiguous(**last) if w.dim() == 4 else w, b) for k, (w, b) in self._derived.items()}
+        self._device = image.device
+        source, reference = plan.graph.inputs[0], image
+        if source in plan.parts:
+            hull = (*(np.arange(side) for side in image.shape[:2]), *(np.arange(*side) for side in plan.image))
+            found[source] = cut(image, hull, (np.arange(len(image)), *plan.parts[source][1:]))
+        for step, done in zip(plan.steps, plan._done, strict=True):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not step.node.meta["no_grad"]):
+                out = self._make(step, found)
+            if out.shape != tuple(map(len, step.part)):
+                # Another part would be taken for this one.
+                raise MeasurementError(
+                    f"{describe(step.node)} makes {'x'.join(map(str, out.shape))} of a part; use --plain (plain=True)"
+                )
+            for each in done:
+                found.pop(each, None)
+            if step.node is plan.reference.node:
+                reference = self._leaf(out, step.part)
+                out = cut(reference, whole(tuple(reference.shape)), step.part)
+            found[step.node] = out
+        node, layout = plan.layer
+        if not plan.units:
+            return layout.to_map(found[node]), reference
+        have, own, boxes = found[node], plan.parts[node], plan.boxes
+        if layout.batch_dim is None:
+            have, own, boxes = have[None], (np.arange(1), *own), tuple((np.arange(1), *box) for box in plan.boxes)
+        units = [cut(have, own, box).movedim(layout.batch_dim or 0, 0).flatten(1) for box in boxes]
+        return torch.stack(units, 2), reference
+
+    def _make(self, step: Step, found: Mapping[fx.Node, Tensor]) -> Tensor:
+        """The part of an operation's output."""
+        if step.node in self._folded:
+            source = step.call.tensor()
+            return cut(found[source], self.plan.parts[source], step.needed[source])
+
+        def tensor(node: fx.Node) -> Tensor:
+            have = found.get(node)
+            if have is None:
+                have, at = self.constant(node), whole(shape_of(node))
+            else:
+                at = self.plan.parts[node]
+            return have if (wanted := step.needed.get(node)) is None else cut(have, at, wanted)
+
+        return step.run(step, Values(tensor, self._device, self._derived.get(step.node)))
+
+    def _leaf(self, out: Tensor, part: Part) -> Tensor:
+        """The whole reference, of which only a part has its numbers, as a leaf."""
+        node, layout = self.plan.reference
+        leaf = out.new_zeros(
+            [self.plan.images if dim == layout.batch_dim else side for dim, side in enumerate(shape_of(node))]
+        )
+        leaf[np.ix_(*part)] = out.detach()
+        return leaf.requires_grad_(torch.is_grad_enabled())
+
+
+def crop(
+    graph: Graph,
+    numbers: Callable[[fx.Node], Tensor | None],
+    layer: Wanted,
+    reference: Wanted,
+    units: Sequence[tuple[int, ...]],
+    images: int,
+) -> Crop | None:
+    """Find the operations that some units need, and the part of each.
+
+    Args:
+        graph: A pass of as many images or more.
+        numbers: Numbers of its constants.
+        layer: Of the units.
+        reference: What is differentiated with respect to.
+        units: Indices in the layer's map; none for all of it.
+        images: How many go through together.
+
+    Returns:
+        The crop; None where the operations need more images of the batch than there are.
+    """
+    shape = shape_of(layer.node)
+    batch = layer.layout.batch_dim
+    boxes = [layer.layout.unit_box(shape, unit) for unit in units] or [whole(shape)]
+    boxes = [tuple(each[:images] if dim == batch else each for dim, each in enumerate(box)) for box in boxes]
+    parts: dict[fx.Node, Part] = {layer.node: functools.reduce(union, boxes)}
+    steps: list[Step] = []
+    asked: dict[fx.Node, Part] = {}
+    for node in reversed(graph.nodes):
+        if node not in parts or node.op == "placeholder" or node not in graph.live:
+            continue
+        asked[node] = parts[node]
+        steps.append(step := plan_step(node, parts[node], numbers))
+        parts[node] = step.part
+        for source, part in step.needed.items():
+            if source in graph.live:
+                parts[source] = union(parts.get(source), part)
+    found = parts.get(graph.inputs[0])
+    if found is not None and len(found[0]) and int(found[0][-1]) >= images:
+        return None
+    return Crop(
+        graph=graph,
+        layer=layer,
+        reference=reference,
+        units=tuple(units),
+        images=images,
+        boxes=tuple(boxes),
+        steps=tuple(reversed(steps)),
+        parts=parts,
+        asked=asked,
+    )

@@ -1,0 +1,261 @@
+"""A model with its recorded pass at one input size, ready to be measured."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+from torch import nn
+
+from erfscope.core.adapter import Adapter
+from erfscope.core.answer.result import Cost
+from erfscope.core.graph.default_layer import default_layer
+from erfscope.core.graph.record import UNRECORDED, RecordingError
+from erfscope.core.graph.recording import LayerRecord, Recording
+from erfscope.core.graph.run import Crop
+from erfscope.core.graph.site import Site
+from erfscope.core.run.engine.cost import cropped_giga_multiply_adds, giga_multiply_adds
+from erfscope.core.system.progress import Progress, no_progress, stage
+from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
+from erfscope.core.values.finding import Finding
+from erfscope.core.values.names import IMAGE, OUTPUT
+from erfscope.core.values.unit import Unit, UnitWord, resolve_units
+from erfscope.core.values.unit_kind import TOKEN, by_kind, kind_of, resolve_kind, split_kind
+
+#: Units that are planned one by one at most, to see whether that is less than all of them together.
+FEW = 16
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model, what to call it, and what one recorded forward pass says about it."""
+
+    adapter: Adapter
+    label: str
+    #: Description of the blocks inserted into it, and the share of what they add.
+    insert: str | None = None
+    alpha: float | None = None
+    #: Findings about its weights as they are at that moment, as a model may be trained between two measurements.
+    weights_findings: Callable[[], Iterable[Finding]] = lambda: ()
+    #: Called when it is recorded.
+    progress: Progress = no_progress
+
+    @cached_property
+    def recording(self) -> Recording:
+        """Every operation of one forward pass.
+
+        Raises:
+            MeasurementError: the model cannot run on an input of this size.
+        """
+        try:
+            with stage(self.progress, f"recording {self.label}"):
+                return self.adapter.recording
+        except ErfscopeError as error:
+            if str(error) == error.reason:
+                raise
+            raise type(error)(error.reason, model=self.label) from error.__cause__
+
+    def needed_numbers(self, site: Site | None = None) -> str | None:
+        """The sentence on a model, or on one layer of it, that could not be recorded without numbers; None where it
+        could."""
+        why = self.recording.needed_numbers if site is None else site.needs_numbers
+        if not why:
+            return None
+        if self.recording.graph.by == UNRECORDED:
+            return (
+                f"the operations of {self.label} cannot be recorded ({why}): where its units stand is assumed from"
+                " shapes, and what they can see at all is not known"
+            )
+        return (
+            f"{self.label} has data-dependent control flow; recorded once with random input ({why}): its theoretical"
+            " receptive fields (TRFs) hold for the path it took"
+        )
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The stages; of a model that declares none the outermost modules with weights that give a map, in the order of
+        execution. A module that is the only one stands for what is in it.
+
+        Raises:
+            MeasurementError: the model cannot run on an input of this size.
+        """
+        if self.adapter.stages:
+            return self.adapter.stages
+        orders = {each.name: each.order for each in self.recording.layers if math.prod(each.shape[2:]) > 1}
+        found = [*_outermost(self.adapter.module, orders)]
+        while len(found) == 1 and (inside := [*_outermost(self.adapter.module, orders, found[0])]):
+            found = inside
+        return tuple(sorted(found, key=lambda name: orders[name]))
+
+    def layers_like(self, pattern: str) -> list[str]:
+        """The layers with a map of more than one position that a pattern names, such as ``dec*`` or ``enc*.0``: ``*``
+        and ``?`` stand for letters of one module's own name.
+
+        Raises:
+            ErfscopeError: there is none.
+        """
+
+        def fits(name: str) -> bool:
+            own, wanted = name.split("."), pattern.replace("[", "[[]").split(".")
+            return len(own) == len(wanted) and all(map(fnmatchcase, own, wanted))
+
+        names = [each.name for each in self.recording.layers if math.prod(each.shape[2:]) > 1]
+        if not (found := [*filter(fits, names)]):
+            raise unknown("layer", pattern, names, where=self.label)
+        return found
+
+    def calls_of(self, layer: str) -> list[str]:
+        """The names under which a layer is measured: its own, or those of its calls where it runs several times."""
+        count = self.recording.calls(layer)
+        return [layer] if count < 2 else [f"{layer}@{call}" for call in range(count)]
+
+    @cached_property
+    def default_layer(self) -> str:
+        """The layer that is measured unless another is named.
+
+        Raises:
+            MeasurementError: no layer has a spatial map, or the model fails on an input of this size.
+        """
+        return self.adapter.declared_layer or default_layer(self.recording, self.label)
+
+    def default_layer_of(self, kind: str) -> str:
+        """The layer whose units of a kind are measured unless another is named: of tokens and of units of a map the
+        default layer, of others the tensor that the model returns, of several the first of logits.
+
+        Raises:
+            MeasurementError: as for :attr:`default_layer`, or the model returns no such tensor, or several.
+        """
+        if kind in ("", TOKEN):
+            return self.default_layer
+        returned = [name for name in self.recording.modules if name == OUTPUT or name.startswith(f"{OUTPUT}[")]
+        found = [name for name in returned if self.recording.reading(by_kind(name, kind)).layout is not None]
+        scores = [name for name in found if "logits" in name] or found
+        if not found or (len(scores) > 1 and scores is found):
+            several = f"several tensors with units {kind!r}, {', '.join(found[:8])}" if found else None
+            text = f"returns {several or f'no tensor with units {kind!r}'}; name a layer with --layer"
+            raise MeasurementError(text, model=self.label)
+        return scores[0]
+
+    def layer(self, name: str) -> LayerRecord:
+        """The record of one layer.
+
+        Raises:
+            ErfscopeError: unknown layer, or one without a spatial map.
+        """
+        found = self.recording.layer(name)
+        if found is not None:
+            return found
+        if split_kind(name)[0].partition("[")[0] in self.adapter.layer_names:
+            Site(self.recording, name)
+        names = [*self.adapter.stages, *(layer.name for layer in self.recording.layers)]
+        raise unknown("layer", name, dict.fromkeys(names), where=self.label)
+
+    def site(self, layer: str, wrt: str = IMAGE) -> Site:
+        """A layer, by the kind of its units where these have no place, and a reference, found once.
+
+        Raises:
+            ErfscopeError: unknown layer or reference, one without a map, or a layer that does not depend on it.
+        """
+        self.layer(layer)
+        return Site(self.recording, layer, wrt)
+
+    def units(self, site: Site, word: UnitWord) -> list[Unit]:
+        """The units of a layer that a word means, as ``analyze`` takes it; not all units. Of several inputs places are
+        counted in the first that the layer depends on, so that all have the same units.
+
+        Raises:
+            ErfscopeError: no such unit.
+        """
+        name, kind = split_kind(site.layer)
+        if kind:
+            return resolve_kind(kind, kind_of(word)[1], site.space, layer=name, known=self.adapter.unit_names(kind))
+        if self.adapter.preprocess.place(site.wrt):
+            site = self.site(site.layer, self.references(site.layer)[0])
+        return resolve_units(word, site.space, site.nearest_unit(), layer=site.layer, nearest=site.nearest_unit)
+
+    def references(self, layer: str, wrt: str = IMAGE) -> list[str]:
+        """The references that one stands for: of the image of a model that takes several inputs, those that a layer
+        depends on.
+
+        Raises:
+            ErfscopeError: an input that has no gradient, or of which the layer has none.
+        """
+        adapter = self.adapter
+        if wrt in adapter.passed:
+            known, what = ", ".join(self.recording.inputs), f"{wrt!r} of {self.label} is passed through"
+            raise ErfscopeError(f"{what}, {adapter.passed[wrt]}: there is no map of it; name {known}")
+        if not adapter.preprocess.parts or wrt != IMAGE:
+            return [wrt]
+        self.layer(layer)
+        recording = self.recording
+        if (seen := recording.find(layer)) is None or seen.node not in recording.graph.live:
+            raise ErfscopeError(f"layer {layer!r} of {self.label} depends on none of its inputs")
+        above = recording.positions.ancestors(seen.node)
+        return [name for name, node in recording.inputs.items() if node in above]
+
+    def crops(
+        self,
+        site: Site,
+        units: Sequence[tuple[int, ...]],
+        *,
+        images: int = 1,
+        most: int = 1,
+        adapter: Adapter | None = None,
+    ) -> list[Crop]:
+        """The operations that units need: one crop for each, or one for all of them where that is less.
+
+        Args:
+            site: Their layer, and the reference of the gradient.
+            units: Indices in its map, in order.
+            images: How many go through together.
+            most: How many ever will: one recorded pass serves for fewer.
+            adapter: A copy of the model in another precision that is run.
+
+        Raises:
+            RecordingError: the model cannot be recorded with so many images.
+        """
+        together = [tuple(units)]
+        apart = [(unit,) for unit in units]
+        groups = together if len(units) == 1 or len(units) > FEW else apart
+        if groups is apart:
+            *each, all_of_them = (
+                cropped_giga_multiply_adds(self._crop(site, group, 1, 1, self.adapter))[0]
+                for group in (*apart, *together)
+            )
+            groups = apart if sum(each) < all_of_them else together
+        return [self._crop(site, group, images, max(images, most), adapter or self.adapter) for group in groups]
+
+    def _crop(self, site: Site, units: tuple[tuple[int, ...], ...], images: int, most: int, adapter: Adapter) -> Crop:
+        for number, exactly in ((images if images <= self.recording.images else most, False), (images, True)):
+            there = adapter.recorded_pass(number, exactly=exactly)
+            if (found := site.crop(units, images, there)) is not None:
+                return found
+        raise RecordingError(f"{site.layer!r} is not found in a pass of {images} images")
+
+    def whole(self, site: Site, images: int | None = None) -> Crop:
+        """All operations up to a layer, whole, for so many images, or as many as were recorded."""
+        count = images or self.recording.images
+        return self._crop(site, (), count, count, self.adapter)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """Parameters, and multiply-adds of one forward pass."""
+        parameters, gmacs = sum(p.numel() for p in self.adapter.module.parameters()), None
+        with contextlib.suppress(ErfscopeError):  # a model that does not run
+            if not self.recording.needed_numbers:
+                gmacs = giga_multiply_adds(self.recording.graph)
+        return Cost(parameters=parameters, gmacs=gmacs)
+
+
+def _outermost(module: nn.Module, names: Collection[str], inside: str = "") -> Iterator[str]:
+    """The outermost modules with weights, other than norms, that are among these names, inside one of them."""
+    for child, part in module.get_submodule(inside).named_children():
+        path = f"{inside}.{child}".lstrip(".")
+        if path in names and any(weight.ndim > 1 for weight in part.parameters()):
+            yield path
+        else:
+            yield from _outermost(module, names, path)

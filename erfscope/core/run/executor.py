@@ -1,0 +1,257 @@
+"""The one executor: rows in, results out."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from erfscope.adapters.requested import name_of
+from erfscope.core.answer.comparability import short
+from erfscope.core.answer.findings import layer_choice_findings
+from erfscope.core.answer.input_shares import by_unit
+from erfscope.core.answer.json_values import fields, plain
+from erfscope.core.answer.report import Report, unique_ids
+from erfscope.core.answer.result import Result
+from erfscope.core.answer.storage.files import begin_rows, read_begun, store_rows
+from erfscope.core.images.files import by_input
+from erfscope.core.request.option import Running
+from erfscope.core.request.request import STAGES, Request, is_several
+from erfscope.core.request.settings import FREE, Settings
+from erfscope.core.run.additions import additions
+from erfscope.core.run.blocks import host_reference, parse_blocks
+from erfscope.core.run.engine.blind_units import blind_units, with_blind, without
+from erfscope.core.run.engine.measure import measure
+from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.outcome import failed
+from erfscope.core.run.engine.plan import Callbacks
+from erfscope.core.run.models import are_paths
+from erfscope.core.run.opening import Opened, open_models
+from erfscope.core.run.parallel import SINGLE, RankGone, current, single_process
+from erfscope.core.run.rows import Row
+from erfscope.core.system.model_errors import ModelExitError, contain_exits
+from erfscope.core.values.errors import ErfscopeError, ErfWarning, MeasurementError
+from erfscope.core.values.model_facts import Preprocess
+from erfscope.core.values.unit_kind import TOKEN, kind_of
+
+
+def measure_rows(
+    asked: Sequence[Sequence[Row]],
+    request: Request,
+    *,
+    with_host: bool = True,
+    with_cost: bool = False,
+    pixels: Mapping[Any, Preprocess] | None = None,
+    beside: Sequence[Result] = (),
+) -> Iterator[dict[str, list[Result]]]:
+    """The results of rows by their labels, setting by setting. Models are opened once for all rows of one size and
+    weights. Where ranks share the run, each takes its turn's models if there are enough of them, else its images.
+
+    Args:
+        asked: The rows, one list for each setting.
+        request: The options: callbacks, earlier results, where rows are kept, and how a failure is told.
+        with_host: Whether a model's own results are wanted where it has variants.
+        with_cost: Whether all results have the cost of their model, and not those of blocks alone.
+        pixels: By input size as asked for, whose resize and crop makes the pixels; the first model's where there is
+            none.
+        beside: Stored results that stand in the same table.
+
+    Raises:
+        ErfscopeError: as :func:`erfscope.core.run.opening.open_models`.
+        MeasurementError: a model fails, where the request raises.
+    """
+    for _, settings in groupby(asked, key=lambda same: same[0].opening):
+        first, *others = settings
+        opened = open_models(first, request, pixels=(pixels or {}).get(first[0].size), beside=beside)
+        for same in (first, *others):
+            ranks = current() if len(same) >= current().size else SINGLE
+            with ranks.agreeing() as shared, single_process() if ranks.size > 1 else contextlib.nullcontext():
+                shared.own = dict[str, list[Result]]()
+                for row in ranks.share(same):
+                    ready, own = opened[row.label], request.of_model(row.label)
+                    found = shared.own[row.label] = list[Result]()
+                    if isinstance(ready, Result):
+                        found.append(ready)
+                        continue
+                    for question in _questions(row, ready, own):
+                        found += measure_layer(ready, question, own, with_host=with_host, with_cost=with_cost)
+            yield {label: found for of_rank in shared.all for label, found in of_rank.items()}
+
+
+def _questions(row: Row, ready: Opened, request: Request) -> Iterator[Settings]:
+    """What is measured of a row, layer by layer."""
+    layers = [""] if ready.unlike else asked_layers(ready.model, request)
+    return replace(request, conventions=(row.convention,), references=row.references).questions(layers)
+
+
+def measure_layer(
+    ready: Opened, settings: Settings, request: Request, *, with_host: bool = True, with_cost: bool = False
+) -> list[Result]:
+    """Measure one layer of a model, and of its variants with inserted blocks beside it.
+
+    Args:
+        ready: The model, its variants, and the images.
+        settings: What is measured.
+        request: The callbacks, and the earlier results: of those, what failed is measured again.
+        with_host: Whether the model's own rows are wanted where there are variants.
+        with_cost: Whether rows have the cost of their model where there are none.
+
+    Returns:
+        The model's rows, left out where the layer or the reference is a part of a block, and those of the variants; a
+        model that runs but fails is a row too. None where the run was stopped before that.
+    """
+    loaded, variants, feed = ready.model, ready.variants, ready.feed
+    rows: list[Result] = []
+    hosts: list[Result] = []
+    earlier = [row for row in request.resume or () if row.status != "error"]
+    if ready.unlike is not None:
+        return [failed(ready.model, settings, feed, MeasurementError(f"{ready.unlike}; analyze it alone"))]
+    for model, own in _models(ready, settings, with_host=with_host):
+        # A signal reaches the ranks at different times.
+        if any(current().all_gather(request.stop)):
+            break
+        is_new = True
+        callbacks = Callbacks(progress=partial(request.progress, model.label), stop=request.stop, tell=request.tell)
+        try:
+            with contain_exits():
+                layer = own.layer or model.default_layer_of(kind_of(own.unit)[0])
+                known: dict[str, Any] = {"layer": layer, "callbacks": callbacks, "earlier": earlier}
+                by_reference = list[list[Result]]()
+                for wrt in model.references(layer, own.wrt):
+                    each = own if wrt == own.wrt else replace(own, wrt=wrt)
+                    blind = [] if wrt == own.wrt else blind_units(model, each, layer)
+                    others = without(each, blind, model, layer)
+                    found = [] if others is None else measure(model, feed, others, additions=additions(each), **known)
+                    by_reference.append([*with_blind(found, blind, model, replace(each, layer=layer), feed)])
+                found = by_unit(by_reference)
+                is_new = not any(row is before for row in found for before in earlier)
+                found = _with_choice(model, request, found)
+        except RankGone:
+            raise
+        except (MeasurementError, ModelExitError) as error:
+            if request.raises:
+                raise _failure(error) from error.__cause__
+            found = [failed(model, own, feed, _failure(error), layer=own.layer or "")]
+        if is_new and request.keep_in is not None:
+            store_measured_rows(found, request.keep_in, request)
+        if variants or with_cost:
+            found = [replace(row, cost=model.cost) for row in found]
+        if variants and model is loaded:
+            hosts = found
+        elif len(found) == len(hosts):
+            found = [replace(row, host=host.id) for row, host in zip(found, hosts, strict=True)]
+        rows += found
+    return rows
+
+
+def _models(ready: Opened, settings: Settings, *, with_host: bool) -> Iterator[tuple[LoadedModel, Settings]]:
+    """The models to measure, with their reference: the model itself, if it has the layer and the reference, then its
+    variants."""
+    loaded, variants = ready.model, ready.variants
+    wrt = host_reference(loaded, variants, settings.layer or "", settings.wrt) if variants else settings.wrt
+    if not variants or (with_host and wrt is not None):
+        yield loaded, replace(settings, wrt=wrt or settings.wrt)
+    for variant in variants:
+        yield variant, settings
+
+
+def _failure(error: MeasurementError | ModelExitError) -> MeasurementError:
+    """Why a model gave nothing; outside its forward pass, as in a hook of the backward pass, it may have ended."""
+    return error if isinstance(error, MeasurementError) else MeasurementError(f"ended while it was measured: {error}")
+
+
+def store_measured_rows(rows: Sequence[Result], folder: str | Path, request: Request) -> None:
+    """Store rows that have just been measured in a folder; warn where they cannot be stored, such as on a full disk."""
+    if not rows:
+        return
+    report = Report(results=unique_ids([*rows]), settings=asked_settings(rows[0].label, request))
+    try:
+        store_rows(Path(folder), report, earlier=request.resume)
+    except ErfscopeError as error:
+        warnings.warn(str(error), ErfWarning, stacklevel=2)
+
+
+def _with_choice(model: LoadedModel, request: Request, rows: Sequence[Result]) -> list[Result]:
+    """The rows with the findings on the layer, if erfscope chose it."""
+    chosen = request.layers == (None,) and not model.adapter.stages
+    is_default = chosen and any(row.unit is not None and row.unit.kind in ("", TOKEN) for row in rows)
+    findings = tuple(layer_choice_findings(model.recording, model.default_layer)) if is_default else ()
+    return [replace(row, layer_chosen=chosen, findings=(*dict.fromkeys((*row.findings, *findings)),)) for row in rows]
+
+
+def with_earlier(request: Request) -> Request:
+    """The request with the earlier report read, which must have the same settings; without one the folder of rows is
+    emptied.
+
+    Raises:
+        ErfscopeError: no such report, or one of other settings.
+    """
+    if request.resume is None:
+        if request.keep_in is not None:
+            begin_rows(Path(request.keep_in))
+        return request
+    report = request.resume if isinstance(request.resume, Report) else read_begun(request.resume)
+    asked = asked_settings("", request)
+    unlike = [
+        name
+        for name in asked
+        if name not in ("model", *FREE) and name in report.settings and report.settings[name] != asked[name]
+    ]
+    if unlike:
+        values = [f"{name} ({short(report.settings[name])} then, {short(asked[name])} now)" for name in unlike[:3]]
+        text = f"the earlier report was measured with other settings: {', '.join(values)}"
+        raise ErfscopeError(f"{text}; use the same settings, or another folder")
+    return replace(request, resume=report)
+
+
+def asked_layers(loaded: LoadedModel, request: Request) -> list[str]:
+    """The layers that the request names, or the default one; '' if the model has none, which measuring then
+    reports."""
+    kind, _ = kind_of(request.settings.unit)
+    found: list[str] = []
+    try:
+        for layer in request.layers:
+            if layer is None:
+                found.append(loaded.default_layer_of(kind))
+            elif is_several(layer):
+                names = stages_of(loaded) if layer == STAGES else loaded.layers_like(layer)
+                found += [each for name in names for each in loaded.calls_of(name)]
+            else:
+                found.append(layer)
+    except MeasurementError:
+        return [""]
+    return list(dict.fromkeys(found))
+
+
+def stages_of(loaded: LoadedModel) -> tuple[str, ...]:
+    """The stages or parts of a model; see :attr:`LoadedModel.parts`.
+
+    Raises:
+        ErfscopeError: it has none.
+    """
+    if not loaded.parts:
+        raise ErfscopeError(
+            f"{loaded.label} has no stages: no module of it gives a map; `erfscope layers` lists its layers"
+        )
+    return loaded.parts
+
+
+def _named(images: Any) -> Any:
+    """Images as settings name them: paths as they are given, others by their type."""
+    return images if images is None or are_paths(images) else type(images).__name__
+
+
+def asked_settings(model: Any, request: Request) -> dict[str, Any]:
+    """The options as JSON values, with the model."""
+    kept = {name: value for name, value in request.given.items() if name not in Running.__annotations__}
+    if request.insert:
+        kept["insert"] = [block.text for block in parse_blocks(request.insert)]
+    images = by_input(request.images)
+    kept["images"] = {n: _named(i) for n, i in images.items()} if isinstance(images, Mapping) else _named(images)
+    asked = model if isinstance(model, list) else name_of(model)
+    return {"model": plain(asked), **plain({**fields(request.settings), **kept})}

@@ -1,0 +1,103 @@
+"""The halo of tiles with which they give a layer's map, of the models that a request builds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, partial
+
+from erfscope.adapters import ModuleAdapter
+from erfscope.adapters.requested import Model
+from erfscope.adapters.weights.checkpoint_files import Saved
+from erfscope.core.answer.result import Halo, Result
+from erfscope.core.graph.graph import name_of
+from erfscope.core.request.request import Request
+from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.models import caller_modules, load_structure
+from erfscope.core.run.tiling.find import find_plan
+from erfscope.core.run.tiling.plan import Tiling
+from erfscope.core.system.restore import restored
+from erfscope.core.values.errors import ErfscopeError, unknown
+from erfscope.core.values.input_size import Size
+from erfscope.core.values.names import IMAGE, ONE_INPUT
+
+
+def tilings_of(
+    model: Model,
+    request: Request,
+    *,
+    tile: Size = 256,
+    layer: str | None = None,
+    image_size: Size | None = None,
+    wrt: str = IMAGE,
+) -> list[Tiling]:
+    """How a model is run on tiles of a large image: for each of several inputs that the layer depends on, where none is
+    named.
+
+    Args:
+        model: As for :func:`erfscope.tile`.
+        request: What builds it.
+        tile: As for :func:`erfscope.tile`, like those that follow.
+        layer: Likewise.
+        image_size: Likewise.
+        wrt: Likewise.
+    """
+
+    def opened(size: tuple[int, ...] | None) -> LoadedModel:
+        own = request if size is None else replace(request, sizes=(size,))
+        sized = model.at_size(size) if isinstance(model, ModuleAdapter) and size is not None else model
+        loaded = load_structure(sized, own)
+        # The masks of shifted windows are known by their numbers.
+        is_rolled = isinstance(model, str) and any(name_of(node) == "roll" for node in loaded.recording.graph.live)
+        return load_structure(model, own, has_numbers=True) if is_rolled else loaded
+
+    with restored(*caller_modules(model)):
+        first = opened(None)
+        every = [*first.adapter.preprocess.parts]
+        if wrt not in (IMAGE, *every):
+            raise unknown("input", wrt, every or [IMAGE], where=first.label)
+
+        def open_at(cut: str, size: tuple[int, ...] | None) -> LoadedModel:
+            if size is None:
+                return first
+            return replace(first, adapter=first.adapter.at_size(size, wrt=cut)) if every else opened(size)
+
+        cuts = [wrt] if wrt in every or not every else first.references(layer) if layer else every
+        return [
+            find_plan(partial(open_at, cut), tile=tile, layer=layer, image_size=image_size, wrt=cut) for cut in cuts
+        ]
+
+
+def halo_of(model: Model, request: Request, layer: str | None, wrt: str = IMAGE) -> Halo:
+    """The halo of tiles with which they give a layer's map, or what makes them impossible.
+
+    Args:
+        model: As for :func:`erfscope.tile`.
+        request: What builds the model.
+        layer: The layer; what the model returns if None.
+        wrt: The input that is cut, of several.
+
+    Raises:
+        ErfscopeError: as :func:`erfscope.tile`.
+    """
+    plan, *_ = tilings_of(model, replace(request, alphas=(None,)), layer=layer, wrt=wrt)
+    return Halo(px=plan.halo, alignment_px=plan.alignment, blockers=plan.blockers)
+
+
+def with_halos(results: Sequence[Result], model: Model | Saved, request: Request) -> list[Result]:
+    """The results of a model, with the halo of each one's layer."""
+
+    @cache
+    def found(layer: str, size: tuple[int, ...] | None, has_blocks: bool, wrt: str) -> Halo:
+        own = replace(request, sizes=(size,), insert=request.insert if has_blocks else None)
+        try:
+            return halo_of(model.spec if isinstance(model, Saved) else model, own, layer, wrt)
+        except ErfscopeError as error:
+            return Halo(px=(), alignment_px=(), blockers=(error.reason,))
+
+    def of(row: Result) -> Halo:
+        is_one_of_several = row.wrt.startswith(ONE_INPUT)
+        size, wrt = (None, row.wrt) if is_one_of_several else (row.input.size, IMAGE)
+        return found(row.layer, size, row.insert is not None, wrt)
+
+    return [row if row.status == "error" else replace(row, halo=of(row)) for row in results]

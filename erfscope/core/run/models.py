@@ -1,0 +1,207 @@
+"""From a model and a request to what can be measured: a loaded model, and a feed of images."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from erfscope.adapters import ModuleAdapter
+from erfscope.adapters.requested import Model, name_of, open_adapter
+from erfscope.adapters.weights.checkpoint_files import Saved
+from erfscope.adapters.weights.weights import NO_NUMBERS
+from erfscope.adapters.zero_branches import zero_branches
+from erfscope.core.images import open_arrays, open_images
+from erfscope.core.images import synthetic as draw
+from erfscope.core.images.decode import read_picture
+from erfscope.core.images.feed import Feed, PictureFeed, TensorFeed
+from erfscope.core.images.files import EVERY, by_input, image_files, paired_files, suffixes_of
+from erfscope.core.images.several import SeveralFeed
+from erfscope.core.images.stored import is_values
+from erfscope.core.images.values import open_values
+from erfscope.core.request.request import Request
+from erfscope.core.request.settings import SAMPLES, SEED_LIMIT, UNTIL_SE_LIMIT
+from erfscope.core.run.blocks import variant_of
+from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.system.progress import stage
+from erfscope.core.values.axes import TOKENS
+from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.core.values.model_facts import Preprocess
+from erfscope.core.values.names import input_name
+from erfscope.core.values.printable import one_line
+
+
+def load_model(
+    model: Model | Saved, request: Request, *, size: tuple[int, ...] | None, weights: str, label: str | None = None
+) -> LoadedModel:
+    """A model on the device and in the dtype asked for, at one input size."""
+    request = request.of_model(label)
+    if isinstance(model, Saved):
+        request = replace(request, building={**request.building, "checkpoint": model.file})
+        model = model.spec
+    with stage(request.progress, f"loading {one_line(label or request.label or name_of(model))}"):
+        adapter, name = open_adapter(model, request, size=size, weights=weights)
+    return LoadedModel(
+        adapter=adapter,
+        label=one_line(label or request.label or name),
+        weights_findings=lambda: zero_branches(adapter.module, adapter.weights),
+        progress=request.progress,
+    )
+
+
+#: So many images are read before the model is loaded: a broken one costs no model, and many cost little time.
+READ_FIRST = 50
+
+
+def check_images(request: Request) -> None:
+    """Read the first images that a request names by paths, unless broken ones are passed over, or are another shard's.
+    Volumes and sound wait for the model, whose input says how they are read.
+
+    Raises:
+        ErfscopeError: no such file, or one that is no image.
+    """
+    settings, images = request.settings, by_input(request.images)
+    if settings.keep_going or settings.shard is not None:
+        return
+    each = images.values() if isinstance(images, Mapping) else [images]
+    files = [
+        file
+        for paths in each
+        if are_paths(paths)
+        for file in _pictures(paths, settings.samples, settings.seed)[:READ_FIRST]
+        if not is_values(file)
+    ]
+    if not files:
+        return
+    for done, file in enumerate(files):
+        request.progress("reading images", done, len(files))
+        read_picture(file, channels=3)
+    request.progress("reading images", len(files), len(files))
+
+
+def _pictures(paths: Any, samples: int | None, seed: int) -> list[Path]:
+    """The pictures that paths name; none where these hold volumes or sound alone."""
+    try:
+        return image_files(paths, samples=samples, seed=seed)
+    except ErfscopeError:
+        with contextlib.suppress(ErfscopeError):
+            image_files(paths, samples=samples, seed=seed, suffixes=EVERY)
+            return []
+        raise
+
+
+def caller_modules(*models: object) -> list[nn.Module]:
+    """The modules of those models that are the caller's own: live ones, and what :func:`erfscope.wrap` made of them."""
+    return [m.module if isinstance(m, ModuleAdapter) else m for m in models if isinstance(m, nn.Module | ModuleAdapter)]
+
+
+def feed_of(request: Request, preprocess: Preprocess) -> Feed:
+    """The images that a request names, cropped and normalised for one model; of several inputs those of each.
+
+    Raises:
+        ErfscopeError: no such file, an unreadable image, an unknown kind, or images for other inputs than there are.
+    """
+    images, settings = by_input(request.images), request.settings
+    if not preprocess.parts:
+        if isinstance(images, Mapping):
+            raise ErfscopeError(
+                f"images were given for {', '.join(map(str, images))}, and the model takes one: leave NAME= out"
+            )
+        return _feed_of(request, images, preprocess, settings.seed)
+    names = [input_name(name) for name in preprocess.parts]
+    if images is not None and not (isinstance(images, Mapping) and {*images} == {*names}):
+        given = ", ".join(map(str, images)) if isinstance(images, Mapping) else "no name"
+        raise ErfscopeError(
+            f"the model takes {', '.join(names)}, and images were given for {given}: give some for each, as in"
+            f" images='{names[0]}=PATH' (--image {names[0]}=PATH)"
+        )
+    own = dict(images or dict.fromkeys(names))
+    if any(map(are_paths, own.values())):
+        limit = settings.samples if settings.until_se is None else settings.samples or UNTIL_SE_LIMIT
+        paths = {name: each for name, each in own.items() if are_paths(each)}
+        axes = {short: part.axes for short, part in zip(names, preprocess.parts.values(), strict=True)}
+        suffixes = {name: suffixes_of(axes[name]) for name in paths}
+        own |= paired_files(paths, samples=limit, seed=settings.seed, suffixes=suffixes)
+    feeds = {
+        # Synthetic images are others for each: what differs between inputs would vanish else.
+        name: _feed_of(request, own[short], part, (settings.seed + number) % SEED_LIMIT)
+        for number, (short, (name, part)) in enumerate(zip(names, preprocess.parts.items(), strict=True))
+    }
+    return SeveralFeed(feeds, preprocess)
+
+
+def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -> Feed:
+    """The images of one input."""
+    samples = request.settings.samples
+    if isinstance(images, Tensor):
+        if preprocess.axes.cell == TOKENS and images.dtype == torch.long:
+            images = images[:, None].to(torch.float64)
+        feed = TensorFeed(images if samples is None else images[:samples])
+        wanted, found = (preprocess.channels, *preprocess.size), tuple(images.shape[1:])
+        if found != wanted:
+            raise ErfscopeError(
+                f"a ready tensor is used as it is: it holds inputs of {found}, and the model is set up for {wanted}"
+            )
+        return feed
+    limit = samples if request.settings.until_se is None else samples or UNTIL_SE_LIMIT
+    if images is None:
+        kind = request.synthetic or "leaves"
+        shape: Any = {"size": preprocess.size, "channels": preprocess.channels, "noun": preprocess.axes.noun}
+        stimuli = draw(kind, samples=limit or SAMPLES, seed=seed, **shape)
+    elif are_paths(images):
+        paths = [images] if isinstance(images, str | Path) else list(images)
+        values = open_values(paths, samples=limit, seed=seed, preprocess=preprocess)
+        if values is not None:
+            return values
+        stimuli = open_images(
+            paths,
+            samples=limit,
+            seed=seed,
+            crop=preprocess.crop,
+            channels=preprocess.channels,
+            suffixes=suffixes_of(preprocess.axes),
+        )
+    else:
+        is_many = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4
+        chosen = images[:samples] if is_many and samples is not None else images
+        stimuli = open_arrays(chosen, crop=preprocess.crop, channels=preprocess.channels)
+    return PictureFeed(stimuli, preprocess.normalise, pixelwise=preprocess.pixelwise)
+
+
+def are_paths(images: Any) -> bool:
+    """Whether images are given by paths."""
+    if isinstance(images, str | Path):
+        return True
+    return isinstance(images, list | tuple) and len(images) > 0 and all(isinstance(item, str | Path) for item in images)
+
+
+def load_structure(model: Model, request: Request, *, has_numbers: bool = False) -> LoadedModel:
+    """A model whose weights do not matter, with the blocks that are inserted: on the meta device where it can be built
+    there, unless it is to have numbers, such as those of masks.
+
+    Raises:
+        ErfscopeError: unknown model or option.
+    """
+    size, *more = request.sizes
+    if more:
+        raise ErfscopeError(
+            f"a theoretical receptive field (TRF) is found at one input size, not {1 + len(more)}; give one"
+        )
+    if isinstance(model, str) and request.building.get("checkpoint") is None and not has_numbers:
+        loaded = load_model(model, request, size=size, weights=NO_NUMBERS)
+        # A data-dependent model cannot run on the meta device; a factory's has them.
+        if loaded.adapter.weights.source != NO_NUMBERS or _runs(loaded):
+            return variant_of(loaded, request)
+    return variant_of(load_model(model, request, size=size, weights="random-raw"), request)
+
+
+def _runs(loaded: LoadedModel) -> bool:
+    try:
+        return bool(loaded.recording.layers)
+    except MeasurementError:
+        return False

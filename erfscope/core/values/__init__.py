@@ -1,0 +1,4 @@
+"""Units, boxes, layouts, sizes and receptive fields: plain values.
+
+May import: nothing of erfscope.
+"""

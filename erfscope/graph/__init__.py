@@ -1,4 +1,0 @@
-"""One recorded forward pass of a model as a graph of operations.
-
-May import: ``geometry`` and below.
-"""

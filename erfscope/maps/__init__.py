@@ -1,4 +1,0 @@
-"""``ErfMap``, sums over images, jackknife; NumPy only.
-
-May import: ``geometry`` and below.
-"""

@@ -1,8 +1,0 @@
-"""Measurements while a model is trained.
-
-May import: everything below.
-"""
-
-from erfscope.monitoring.monitor import ErfMonitor
-
-__all__ = ["ErfMonitor"]

@@ -1,4 +1,0 @@
-"""What is measured, in which order, and by whom: the rows of a report and the one executor that measures them.
-
-May import: engine, adapters, additions, storage and below.
-"""

@@ -1,8 +1,0 @@
-"""Luo et al. 2016, *Understanding the Effective Receptive Field in Deep Convolutional Neural Networks*: one study per
-claim.
-
-May import: what ``studies`` may, and its ``study``.
-
-:mod:`~erfscope.studies.luo.stacks` has the stacks of convolutions that most of them measure, many drawn at once, how
-they are measured, and the rows of their tables.
-"""

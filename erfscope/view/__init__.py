@@ -1,5 +1,0 @@
-"""The view of a report (its columns, cells, notes and words, built once) and a writer for each output; the one door to
-jinja2.
-
-May import: ``results``, ``measures``, ``stimuli`` and below.
-"""
