@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.optim.swa_utils import AveragedModel
 
 from erfscope.core.system.containers import tensors_of
 from erfscope.core.system.copies import copy_module
@@ -14,13 +15,15 @@ from erfscope.core.system.torch_internals import inside_compiled
 from erfscope.core.values.errors import ErfscopeError
 
 _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+#: timm's averages of weights, by name, since timm is imported for its own models alone.
+_AVERAGES = ("ModelEma", "ModelEmaV2", "ModelEmaV3")
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
     """The module inside its wrappers, since hooks and gradients need the plain one.
 
-    Wrappers of the whole are those of ``torch.compile``, DataParallel and DistributedDataParallel, and modules that
-    cannot be called and have one part, as averaged weights and ultralytics' ``YOLO``. Where parts are wrapped for
+    Wrappers of the whole are those of ``torch.compile``, DataParallel, DistributedDataParallel and averaged weights,
+    and modules that cannot be called and have one part, as ultralytics' ``YOLO``. Where parts are wrapped for
     parallel training, the module is copied without these wrappers, around the very same tensors.
     """
     while (inner := _inside(module)) is not None:
@@ -35,7 +38,8 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def _inside(module: nn.Module) -> nn.Module | None:
-    if isinstance(module, _PARALLEL):
+    is_average = isinstance(module, AveragedModel) or type(module).__name__ in _AVERAGES
+    if isinstance(module, _PARALLEL) or is_average:
         inner: nn.Module = module.module
         return inner
     # A scripted class refuses to be asked for its forward.

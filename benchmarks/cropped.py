@@ -16,7 +16,7 @@ from zoo_rows import CONVOLUTIONS, TRANSFORMERS
 
 from erfscope.core.request.request import Request
 from erfscope.core.run.engine.cost import cropped_giga_multiply_adds
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.models import load_model
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.unit import sides, size_text
@@ -60,7 +60,7 @@ def models() -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in LEFT_OUT]
 
 
-def opened(name: str) -> tuple[LoadedModel, float]:
+def opened(name: str) -> tuple[OpenModel, float]:
     """A model at 224 px, or at its own size where it takes no other, and the seconds that recording it took."""
     for size in ((SIDE, SIDE), None):
         try:

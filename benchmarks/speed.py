@@ -45,7 +45,7 @@ from torch import Tensor
 
 from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray
 from erfscope.core.answer.measures import with_errors
-from erfscope.core.images.feed import TensorFeed
+from erfscope.core.images.feed import TensorImages
 from erfscope.core.system.environment import available_bytes
 from erfscope.core.values.errors import ErfscopeError
 
@@ -56,7 +56,7 @@ QUICK = {"models": "resnet18,resnet50,vit_small_patch16_224", "sizes": "224,512"
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds(TensorFeed):
+class Rounds(TensorImages):
     """One input, handed out again and again; before each time but the first, the other methods have their turn.
 
     So all methods alternate, and the noise of a shared machine hits all alike.
@@ -77,7 +77,7 @@ class Rounds(TensorFeed):
             for name, other in self.others.items():
                 self.seconds[name].append(timed(other)[0])
         self.clock.append(time.perf_counter())
-        return TensorFeed.batch(self, [0], box)
+        return TensorImages.batch(self, [0], box)
 
     def done(self, pictures: int, _total: int) -> None:
         """Called when an image is in the average."""
@@ -107,7 +107,7 @@ def measured(model: str, size: int, methods: Sequence[str], before: Sequence[Row
     take_turns(row, opened(model, size), repeats, expected)
     if size <= DOUBLE_UP_TO and OURS in row.seconds:
         double = opened(model, size, torch.float64)
-        theirs, erf = replknet(double), ours(double, TensorFeed(double.x)).map
+        theirs, erf = replknet(double), ours(double, TensorImages(double.x)).map
         assert erf is not None
         row.l1 = float(np.abs(erf.values - theirs / theirs.sum()).sum())
     return row

@@ -27,10 +27,10 @@ from erfscope.adapters import load
 from erfscope.core.answer.maps.erf_map import FloatArray
 from erfscope.core.answer.result import Result
 from erfscope.core.images import synthetic
-from erfscope.core.images.feed import TensorFeed
+from erfscope.core.images.feed import TensorImages
 from erfscope.core.request.settings import Settings
-from erfscope.core.run.engine.measure import measure
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.measure import measure_units
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.plan import NO_CALLBACKS, Callbacks
 from erfscope.core.values.errors import ErfscopeError
 
@@ -49,7 +49,7 @@ SETTINGS = Settings(convention="replknet", draws=1, batch_size=1, measures=("cov
 class Case:
     """A model at one input size, and its input (1, 3, size, size)."""
 
-    loaded: LoadedModel
+    loaded: OpenModel
     x: Tensor
 
     @property
@@ -84,7 +84,7 @@ def opened(model: str, size: int, dtype: torch.dtype = torch.float32) -> Case:
     adapter = load(model, weights="random", seed=0, input_size=(size, size)).to(device=PLACE.device, dtype=dtype)
     adapter.module.eval()
     return Case(
-        loaded=LoadedModel(adapter=adapter, label=model),
+        loaded=OpenModel(adapter=adapter, label=model),
         x=adapter.preprocess.normalise(pixels(size)).to(PLACE.device, dtype),
     )
 
@@ -146,9 +146,9 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
     return time.perf_counter() - start, made
 
 
-def ours(case: Case, feed: TensorFeed, done: Callable[[int, int], None] | None = None) -> Result:
+def ours(case: Case, feed: TensorImages, done: Callable[[int, int], None] | None = None) -> Result:
     """erfscope's result; its unit must be the one that the others take."""
-    (result,) = measure(
+    (result,) = measure_units(
         case.loaded, feed, SETTINGS, callbacks=NO_CALLBACKS if done is None else Callbacks(progress=done)
     )
     if result.map is None or result.unit is None:
@@ -162,7 +162,7 @@ def peak_bytes(model: str, size: int, name: str, device: str) -> int:
     """Growth of the peak memory during one call, on a GPU its own, else the anonymous resident one; for a process of
     its own."""
     PLACE.device = torch.device(device)
-    run = PEERS.get(name, lambda case: ours(case, TensorFeed(case.x)))
+    run = PEERS.get(name, lambda case: ours(case, TensorImages(case.x)))
     run(opened("resnet18", 64))  # what a process loads only once is not counted
     case = opened(model, size)
     gc.collect()

@@ -34,9 +34,9 @@ Printed by `python benchmarks/speed.py`. One image (dead leaves), random weights
 runs on the same module and tensor; timed is the way from the normalised tensor to the map of the last stage's central
 unit.
 
-* **erfscope**: `erfscope.core.run.engine.measure.measure`, convention `replknet`, from handing over an image to having
-  its map in the average; every image but the first, which takes one backward pass more to tell a gradient from rounding
-  noise. **plan** comes once for a model and size: recording the model, cutting its graph, planning memory.
+* **erfscope**: `erfscope.core.run.engine.measure.measure_units`, convention `replknet`, from handing over an image to
+  having its map in the average; every image but the first, which takes one backward pass more to tell a gradient from
+  rounding noise. **plan** comes once for a model and size: recording the model, cutting its graph, planning memory.
   **share** is that of the multiply-adds which the unit needs.
 * **RepLKNet**: the procedure of Ding et al. 2022. **OpenERF**: its `compute_erf`, fed with the tensor instead of
   files, with the layer and unit that it chooses. **Captum**: its `NeuronGradient`. All on the whole image.

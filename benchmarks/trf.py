@@ -21,7 +21,7 @@ import torch
 
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.core.request.request import Request
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.models import load_model
 
 MODELS = "resnet18,resnet50,resnet152,convnext_tiny,swin_tiny_patch4_window7_224"
@@ -54,12 +54,12 @@ def row(name: str, size: int, asked: argparse.Namespace) -> None:
     print(f"| {name} | {size} | {field[0]} | {trf * 1e3:.0f} ms | {processor * 1e3:.0f} ms | {support} | {ratio} |")
 
 
-def unrecorded(loaded: LoadedModel) -> LoadedModel:
+def unrecorded(loaded: OpenModel) -> OpenModel:
     """The model with an adapter of its own, since a recorded pass is kept as long as its adapter."""
     return replace(loaded, adapter=copy.copy(loaded.adapter))
 
 
-def found(loaded: LoadedModel, layer: str) -> str:
+def found(loaded: OpenModel, layer: str) -> str:
     site = loaded.site(layer)
     field = site.trf(site.nearest_unit())
     return f"{'all, ' if field.is_global else ''}{'x'.join(map(str, field.local_size_px))}"

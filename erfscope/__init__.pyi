@@ -4,6 +4,7 @@ Type checkers read them here, and ``__init__.py`` loads each on first use.
 """
 
 from erfscope import adapters as adapters
+from erfscope import core as core
 from erfscope import show as show
 from erfscope.adapters import wrap as wrap
 from erfscope.adapters.edits import edit as edit

@@ -234,12 +234,12 @@ def test_pictures_that_workers_cannot_read_are_named(tmp_path):
 
 @pytest.mark.slow
 def test_a_worker_that_dies_is_told(monkeypatch):
-    from erfscope.core.images.feed import PictureFeed
+    from erfscope.core.images.feed import PictureImages
 
     def die(self, indices, box=None):
         os._exit(1)
 
-    monkeypatch.setattr(PictureFeed, "batch", die)
+    monkeypatch.setattr(PictureImages, "batch", die)
     (found,) = whole(workers=1, unit="centre")
     assert "a worker that reads images has died" in found.error
 

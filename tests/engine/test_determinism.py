@@ -52,9 +52,9 @@ def test_sizes_do_not_depend_on_how_they_are_computed(kind, small, threads):
 @pytest.mark.parametrize("kind", ["leaves", "noise", "correlated", "impulse", "grating"])
 def test_stimuli_are_the_same_bit_for_bit_in_any_order_and_in_workers(kind):
     from erfscope.core.images import synthetic
-    from erfscope.core.images.feed import PictureFeed, Prefetcher
+    from erfscope.core.images.feed import PictureImages, Prefetcher
 
-    feed = PictureFeed(
+    feed = PictureImages(
         synthetic(kind, samples=9, seed=3, size=(48, 40), channels=3), lambda pixels: torch.from_numpy(pixels.copy())
     )
     forward = [feed.batch([index]) for index in range(9)]

@@ -26,7 +26,7 @@ from erfscope.core.run.attribution.captum_parameters import EXTRA_TENSORS
 from erfscope.core.run.attribution.forward import guarded
 from erfscope.core.run.engine.batch import FIRST_PASS, MAPS_TO_MEASURE, OVERHEAD, Need, needs, plan_batches
 from erfscope.core.run.engine.cost import pass_bytes
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.system.environment import available_bytes
 from erfscope.core.values.errors import MeasurementError
 from erfscope.core.values.unit import Unit
@@ -42,7 +42,7 @@ def count(net: nn.Module, size: tuple[int, ...], layer: str = "output", wrt: str
 
 
 def counted_of(adapter: ModuleAdapter, layer: str, wrt: str = "image") -> int:
-    model = LoadedModel(adapter=adapter, label="net")
+    model = OpenModel(adapter=adapter, label="net")
     return pass_bytes(model.whole(model.site(layer, wrt)))
 
 

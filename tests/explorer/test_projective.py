@@ -16,7 +16,7 @@ from erfscope.apps.explore.live import projective_fields
 from erfscope.core.answer.convention import CONVENTIONS, random_signs
 from erfscope.core.request.request import Request
 from erfscope.core.run.attribution import ModelForward, Question, of_units
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.models import load_model
 from erfscope.core.values.errors import MeasurementError
 from erfscope.core.values.unit import Unit
@@ -24,7 +24,7 @@ from erfscope.core.values.unit import Unit
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 
-def loaded(model: str | nn.Module, size: tuple[int, int], dtype: str = "float64") -> LoadedModel:
+def loaded(model: str | nn.Module, size: tuple[int, int], dtype: str = "float64") -> OpenModel:
     return load_model(
         model, Request.parse({"dtype": dtype}), size=size, weights="random" if isinstance(model, str) else "auto"
     )

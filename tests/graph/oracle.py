@@ -14,7 +14,7 @@ from erfscope.core.graph.field import Fields
 from erfscope.core.graph.graph import Numbers
 from erfscope.core.graph.positions import Positions
 from erfscope.core.graph.record import record
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.system.containers import tensors_of
 from erfscope.core.values.layout import Layout
 
@@ -46,7 +46,7 @@ def opened(module):
 
 def load(module, space, channels=3, **options):
     """A model as it is measured, with its recorded pass and its fields by the names of its layers."""
-    return LoadedModel(erfscope.wrap(module, input_size=space, in_chans=channels, **options), "net")
+    return OpenModel(erfscope.wrap(module, input_size=space, in_chans=channels, **options), "net")
 
 
 class Seen:

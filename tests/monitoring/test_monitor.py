@@ -232,8 +232,8 @@ def test_timms_gradient_checkpointing_changes_no_map(name):
 
 @pytest.mark.slow
 def test_the_structure_is_recorded_once_while_only_weights_change(monkeypatch):
-    made, real = [], monitoring.load_model
-    monkeypatch.setattr(monitoring, "load_model", lambda *args, **more: made.append(1) or real(*args, **more))
+    made, real = [], monitoring.open_model
+    monkeypatch.setattr(monitoring, "open_model", lambda *args, **more: made.append(1) or real(*args, **more))
     train(net(), 3, ErfMonitor(net(), **OPTIONS))
     model = net()
     train(model, 3, ErfMonitor(model, **OPTIONS))

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from erfscope.adapters.preprocess import input_config, preprocess
-from erfscope.core.images import open_arrays, open_images
+from erfscope.core.images import open_arrays, open_pictures
 from erfscope.core.images.decode import _webp_size, decode, fit, read_picture, to_8_bit
 from erfscope.core.values.errors import ErfscopeError
 
@@ -237,7 +237,7 @@ def test_a_file_too_large_to_hold_a_picture_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_picture_of_one_row_is_not_resized_to_a_mile(tmp_path: Path) -> None:
     Image.new("L", (1_000_000, 1)).save(tmp_path / "row.png")
-    stimuli = open_images(
+    stimuli = open_pictures(
         tmp_path / "row.png", samples=None, seed=0, crop=preprocess(input_config({})).crop, channels=3
     )
     with pytest.raises(
@@ -318,7 +318,7 @@ def test_a_model_of_other_channels_is_told_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "x.png").write_bytes(encoded(Image.fromarray(COLOURS)))
     text = r"6 channels and an image has 3 .*; give a TIFF, zarr or .npy file of so many bands, or synthetic='leaves'"
     with pytest.raises(ErfscopeError, match=text):
-        open_images([tmp_path / "x.png"], samples=None, seed=0, crop=whole, channels=6)
+        open_pictures([tmp_path / "x.png"], samples=None, seed=0, crop=whole, channels=6)
     with pytest.raises(ErfscopeError, match=text):
         open_arrays(COLOURS, crop=whole, channels=6)
 

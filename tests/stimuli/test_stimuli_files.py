@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from erfscope.core.images import Stimuli, open_images
+from erfscope.core.images import Stimuli, open_pictures
 from erfscope.core.images.files import SUFFIXES
 from erfscope.core.values.errors import ErfscopeError
 
@@ -20,7 +20,7 @@ def whole(image: Image.Image) -> np.ndarray:
 
 
 def opened(*paths: str | Path, samples: int | None = None, seed: int = 0, channels: int = 3) -> Stimuli:
-    return open_images(paths, samples=samples, seed=seed, crop=whole, channels=channels)
+    return open_pictures(paths, samples=samples, seed=seed, crop=whole, channels=channels)
 
 
 def picture(path: Path, level: int = 0) -> Path:

@@ -20,10 +20,10 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters.preprocess import input_config, preprocess
-from erfscope.core.images import open_images, stored, values
+from erfscope.core.images import open_pictures, stored, values
 from erfscope.core.images.feed import Prefetcher
 from erfscope.core.images.files import paired_files, suffixes_of
-from erfscope.core.images.values import ValuesFeed, open_values, read_values
+from erfscope.core.images.values import ValuesImages, open_values, read_values
 from erfscope.core.values.axes import NAMES, Axes, asked_axes
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.model_facts import Preprocess
@@ -42,7 +42,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(3, 2, shape).astype(np.float32)
 
 
-def opened(*paths: Path, samples: int | None = None, **model) -> ValuesFeed:
+def opened(*paths: Path, samples: int | None = None, **model) -> ValuesImages:
     feed = open_values(paths, samples=samples, seed=0, preprocess=model_of(**model))
     assert feed is not None
     return feed
@@ -541,7 +541,7 @@ def test_a_folder_of_frames_is_one_clip_and_a_folder_of_folders_several(tmp_path
     def shown(*paths: Path):
         asked = {"samples": None, "seed": 0, "suffixes": suffixes_of(model.axes)}
         assert open_values(paths, samples=None, seed=0, preprocess=model) is None
-        return open_images(paths, crop=model.crop, channels=3, **asked)
+        return open_pictures(paths, crop=model.crop, channels=3, **asked)
 
     one, several, still = shown(tmp_path / "a"), shown(tmp_path), shown(tmp_path / "b" / "f9.png")
     # Of f8, f9, f10, f11 the middle two.
@@ -550,7 +550,7 @@ def test_a_folder_of_frames_is_one_clip_and_a_folder_of_folders_several(tmp_path
     assert sorted(several.pixels(at)[:, 0, 0, 0].tolist() for at in (0, 1)) == [[10, 20], [50, 60]]
     assert still.pixels(0)[:, 0, 0, 0].tolist() == [50, 50]
     long = model_of((5, 6, 8), channels=3)
-    folder = open_images(
+    folder = open_pictures(
         [tmp_path / "a"], samples=1, seed=0, crop=long.crop, channels=3, suffixes=suffixes_of(long.axes)
     )
     with pytest.raises(ErfscopeError, match=r"a clip of 4 frames, and the input has 5; give more frames"):

@@ -21,7 +21,7 @@ from erfscope.core.request.request import Request
 from erfscope.core.request.settings import Options
 from erfscope.core.run.analysis import sweep
 from erfscope.core.run.engine.layer_table import layer_table
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.models import caller_modules, load_structure
 from erfscope.core.system.restore import restored
 from erfscope.core.values.errors import ErfscopeError
@@ -113,7 +113,7 @@ def advise(
     return advice
 
 
-def _depth(model: Model, loaded: LoadedModel, options: Mapping[str, Any], structure: Structure) -> Report:
+def _depth(model: Model, loaded: OpenModel, options: Mapping[str, Any], structure: Structure) -> Report:
     """The stages, blocks and layers of a model that can widen the field, on the same images."""
     rows = overview(layer_table(loaded))
     found = zip(rows, [None, *rows], strict=False)

@@ -26,7 +26,7 @@ from erfscope.core.answer.result import Result
 from erfscope.core.request.request import Request
 from erfscope.core.run.analysis import analyze
 from erfscope.core.run.engine.cost import forward_bytes
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.halos import halo_of
 from erfscope.core.run.models import load_structure
 from erfscope.core.values.errors import ErfscopeError
@@ -53,7 +53,7 @@ class SearchRun:
     def __init__(
         self,
         model: Model,
-        loaded: LoadedModel,
+        loaded: OpenModel,
         request: Request,
         options: Mapping[str, Any],
         *,

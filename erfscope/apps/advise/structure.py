@@ -20,7 +20,7 @@ from erfscope.core.graph.graph import Graph, shape_of
 from erfscope.core.graph.places import module_of
 from erfscope.core.graph.recording import FIRST
 from erfscope.core.run.engine.cost import giga_multiply_adds, multiply_adds
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.values.axes import Axes
 from erfscope.core.values.errors import ErfscopeError
 
@@ -146,7 +146,7 @@ class Structure:
         return document
 
 
-def structure_of(model: LoadedModel) -> Structure:
+def structure_of(model: OpenModel) -> Structure:
     """The layers with weights of a model and their fields, from its recorded pass.
 
     Raises:
@@ -208,7 +208,7 @@ def structure_of(model: LoadedModel) -> Structure:
     )
 
 
-def bypassed(model: LoadedModel, layer: str, parts: Sequence[str]) -> tuple[str, ...]:
+def bypassed(model: OpenModel, layer: str, parts: Sequence[str]) -> tuple[str, ...]:
     """Those of a model's parts that skip connections pass by: a layer still sees the image without them."""
     recording, positions = model.recording, model.recording.positions
     seen = recording.find(layer)
@@ -220,7 +220,7 @@ def bypassed(model: LoadedModel, layer: str, parts: Sequence[str]) -> tuple[str,
     return tuple(filter(is_bypassed, parts))
 
 
-def _last_map(model: LoadedModel) -> fx.Node | None:
+def _last_map(model: OpenModel) -> fx.Node | None:
     """The tensor of the layer that is measured by default; None where the model has no map."""
     with contextlib.suppress(ErfscopeError):
         seen = model.recording.find(model.default_layer)

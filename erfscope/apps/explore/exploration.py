@@ -18,7 +18,7 @@ from erfscope.apps.explore.stages import Stage, StagePlan, block_sizes, costs, e
 from erfscope.core.request.option import Building
 from erfscope.core.request.request import Request
 from erfscope.core.request.settings import Options
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.plan import Callbacks
 from erfscope.core.run.entries import entries_of, with_own
 from erfscope.core.run.executor import asked_layers
@@ -166,11 +166,11 @@ def _request(models: Sequence[tuple[str, Model]], image: Any, options: Mapping[s
     return request
 
 
-def _load(model: Model, label: str, request: Request) -> LoadedModel:
+def _load(model: Model, label: str, request: Request) -> OpenModel:
     return load_model(model, request, size=request.sizes[0], weights=request.weights[0], label=label)
 
 
-def _plans(model: LoadedModel, request: Request, grid: int | None) -> Iterator[list[StagePlan]]:
+def _plans(model: OpenModel, request: Request, grid: int | None) -> Iterator[list[StagePlan]]:
     """The layers that were asked for, each with its central unit measured; of several inputs with respect to each."""
     feed, layers = feed_of(request, model.adapter.preprocess), _layers(model, request)
     references = {wrt: None for layer in layers for wrt in model.references(layer, request.settings.wrt)}
@@ -181,7 +181,7 @@ def _plans(model: LoadedModel, request: Request, grid: int | None) -> Iterator[l
             yield [plan_stage(model, feed, settings, layer, grid) for layer in seen]
 
 
-def _layers(model: LoadedModel, request: Request) -> list[str]:
+def _layers(model: OpenModel, request: Request) -> list[str]:
     """The layers that were asked for, by default all stages, or as many parts of a network that declares none."""
     request = request.of_model(model.label)
     # What is called several times has no layer of its name; models are run whole here.
@@ -191,7 +191,7 @@ def _layers(model: LoadedModel, request: Request) -> list[str]:
     return [layer or model.default_layer for layer in asked_layers(model, request)]
 
 
-def _live(model: LoadedModel, request: Request) -> LiveModel:
+def _live(model: OpenModel, request: Request) -> LiveModel:
     """One model that is ready to be asked."""
     preprocess = model.adapter.preprocess
     if preprocess.parts:

@@ -29,13 +29,13 @@ from erfscope.apps.explore.stages import Stage, explored_unit, plan_layer, stage
 from erfscope.core.answer.convention import CONVENTIONS, random_signs
 from erfscope.core.answer.maps.erf_map import FloatArray
 from erfscope.core.images.decode import decode
-from erfscope.core.images.feed import Feed, PictureFeed
+from erfscope.core.images.feed import Images, PictureImages
 from erfscope.core.request.settings import Settings
 from erfscope.core.run.attribution.forward import guarded
 from erfscope.core.run.attribution.gradient import in_double
 from erfscope.core.run.engine.batch import device_and_dtype
-from erfscope.core.run.engine.measure import measure
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.measure import measure_units
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.plan import Plan
 from erfscope.core.system.model_errors import first_line, wrap_model_errors
 from erfscope.core.system.restore import restored
@@ -127,7 +127,7 @@ def _whole_numbers(name: str, text: str, count: int) -> tuple[int, ...]:
 
 
 def projective_fields(
-    model: LoadedModel, image: Tensor, box: Box, layers: Sequence[str], *, draws: int = 1, seed: int = 0
+    model: OpenModel, image: Tensor, box: Box, layers: Sequence[str], *, draws: int = 1, seed: int = 0
 ) -> dict[str, FloatArray]:
     """How strongly the pixels of a box move each unit of some layers.
 
@@ -203,13 +203,13 @@ class Overtaken(ErfscopeError):
 class LiveModel:
     """One model that is ready to be asked."""
 
-    model: LoadedModel
+    model: OpenModel
     settings: Settings
     #: Layers that are always shown.
     layers: Sequence[str]
     #: The picture that is shown first, and what makes the same of another one.
-    feed: Feed
-    feed_of: Callable[[Image.Image], Feed]
+    feed: Images
+    feed_of: Callable[[Image.Image], Images]
 
 
 class LiveExplorer:
@@ -286,7 +286,7 @@ class LiveExplorer:
         """
         live, feed, settings = self._measured(request, request.model)
         unit = ",".join(map(str, request.unit))
-        (result,) = measure(live.model, feed, replace(settings, unit=unit), layer=request.stages[0])
+        (result,) = measure_units(live.model, feed, replace(settings, unit=unit), layer=request.stages[0])
         if result.map is None or result.trf is None or result.unit is None:
             raise ErfscopeError(result.error or "the unit has no gradient on this picture")
         field = result.trf.clipped_box_px
@@ -329,7 +329,7 @@ class LiveExplorer:
             del self._pictures[old]
         return {"picture": key}
 
-    def _measured(self, request: PageRequest, number: int) -> tuple[LiveModel, Feed, Settings]:
+    def _measured(self, request: PageRequest, number: int) -> tuple[LiveModel, Images, Settings]:
         live, key = self._models[number], request.picture
         if key not in self._pictures:
             raise ErfscopeError("this picture is not held any more; drop it again")
@@ -371,16 +371,16 @@ class _Stoppable(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def _held(feed: Feed, name: str = "") -> Feed:
+def _held(feed: Images, name: str = "") -> Images:
     """A feed of the one picture, which is read once, with the name of its file."""
-    if not isinstance(feed, PictureFeed):
+    if not isinstance(feed, PictureImages):
         return feed
     pixels = feed.stimuli.pixels(0)
     stimuli = replace(feed.stimuli, draw=lambda _: pixels)
     return replace(feed, stimuli=replace(stimuli, source=name, is_one_file=True) if name else stimuli)
 
 
-def _explored(live: LiveModel, feed: Feed, settings: Settings, chosen: str) -> ExploredModel:
+def _explored(live: LiveModel, feed: Images, settings: Settings, chosen: str) -> ExploredModel:
     """A model with the geometry of its layers, in the order of execution, and of the chosen one."""
     names = dict.fromkeys([*live.layers, chosen] if chosen else live.layers)
     plans, refused = [], []

@@ -16,7 +16,7 @@ from PIL import Image
 
 from erfscope.core.answer.maps.drawn import BRIGHTNESS, FRAMES, SHARES, frames_around
 from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.images.feed import Feed
+from erfscope.core.images.feed import Images
 from erfscope.core.values.axes import Axes
 
 #: Cells of a picture that a page holds, at most.
@@ -122,7 +122,7 @@ class InputPicture:
     url: str
 
 
-def picture_of(feed: Feed, rank: int) -> InputPicture:
+def picture_of(feed: Images, rank: int) -> InputPicture:
     """The first input of a feed, of so many axes, in grey: an image as it is shown to the model; else the mean over
     channels of what the model is given, from its smallest value (of a volume or a clip a quantile) to its largest."""
     pixels = feed.pixels(0) if rank == 2 else None

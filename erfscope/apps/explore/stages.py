@@ -15,12 +15,12 @@ from erfscope.core.answer.measures import MEASURES, shown_of, value_of
 from erfscope.core.answer.measures.prepared import Geometry
 from erfscope.core.answer.measures.values import prepared
 from erfscope.core.answer.timing import own_step
-from erfscope.core.images.feed import Feed
+from erfscope.core.images.feed import Images
 from erfscope.core.request.settings import Settings
 from erfscope.core.run.additions.every_unit import unit_maps
 from erfscope.core.run.additions.unit_fields import Field, UnitFields, fields_of
 from erfscope.core.run.engine.batch import accumulate
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.plan import Callbacks, Plan, Sums, axes_of, plan_run
 from erfscope.core.values.axes import Axes
 from erfscope.core.values.errors import ErfscopeError
@@ -101,7 +101,7 @@ def measured_of(axes: Axes) -> tuple[str, ...]:
     return (*MEASURED, *shown_of(axes))
 
 
-def plan_layer(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Plan:
+def plan_layer(model: OpenModel, feed: Images, settings: Settings, layer: str) -> Plan:
     """Plan the measurement of one layer.
 
     Raises:
@@ -116,7 +116,7 @@ def plan_layer(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -
     return plan
 
 
-def plan_stage(model: LoadedModel, feed: Feed, settings: Settings, layer: str, grid: int | None) -> StagePlan:
+def plan_stage(model: OpenModel, feed: Images, settings: Settings, layer: str, grid: int | None) -> StagePlan:
     """Choose the units of one layer, and measure the central one to see what its operations do.
 
     Raises:

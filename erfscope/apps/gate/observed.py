@@ -18,7 +18,7 @@ from erfscope.core.graph.in_words import operations_in_words
 from erfscope.core.request.request import Request
 from erfscope.core.run.blocks import variant_of
 from erfscope.core.run.engine.layer_table import layer_table
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.executor import measure_layer
 from erfscope.core.run.models import check_images, feed_of, load_model, load_structure
 from erfscope.core.run.opening import Opened
@@ -100,7 +100,7 @@ def observe(model: Model, request: Request, allowed: Mapping[str, Tolerance] | N
     return replace(first, over=over)
 
 
-def _with_numbers(model: Model, request: Request) -> LoadedModel:
+def _with_numbers(model: Model, request: Request) -> OpenModel:
     """The model with its weights, and never with others that stand in for them."""
     (weights,), (size,) = request.weights, request.sizes
     is_factory = isinstance(model, str) and kind_of_spec(split_label(model)[1]).module == "factory"
@@ -109,7 +109,7 @@ def _with_numbers(model: Model, request: Request) -> LoadedModel:
     return load_model(model, request, size=size, weights=weights)
 
 
-def _structure(loaded: LoadedModel, request: Request) -> Structure:
+def _structure(loaded: OpenModel, request: Request) -> Structure:
     unit = request.settings.unit
     kind, _ = kind_of(unit)
     layer = request.layers[0] or loaded.default_layer_of(kind)

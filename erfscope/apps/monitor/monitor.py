@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 import sys
 import time
@@ -13,21 +12,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from erfscope.adapters import ModuleAdapter
-from erfscope.adapters.weights.weights import sha256
-from erfscope.core.answer.report import Report, unique_ids
-from erfscope.core.answer.result import Result
-from erfscope.core.images.feed import Feed
-from erfscope.core.request.request import Request
-from erfscope.core.request.settings import Options
-from erfscope.core.run.engine.model import LoadedModel
-from erfscope.core.run.executor import asked_layers, asked_settings, measure_layer
-from erfscope.core.run.models import caller_modules, feed_of, load_model
-from erfscope.core.run.opening import Opened
-from erfscope.core.system.restore import restored
-from erfscope.core.system.torch_internals import inside_compiled
-from erfscope.core.values.errors import ErfscopeError, unknown
-from erfscope.core.values.names import is_input
+from erfscope.core import (
+    ErfscopeError,
+    Images,
+    ModuleAdapter,
+    OpenModel,
+    Options,
+    Report,
+    Request,
+    Result,
+    is_input,
+    measure,
+    open_images,
+    open_model,
+    report_of,
+    rows,
+    unknown,
+)
 from erfscope.show import with_error
 
 Live = nn.Module | ModuleAdapter
@@ -45,8 +46,6 @@ def part_of(model: nn.Module, part: str | None) -> nn.Module:
         raise ErfscopeError(f"{type(model).__name__} has no part {part!r}: {error}") from error
 
 
-#: timm's averages of weights, by name, since the core does not know timm.
-_AVERAGES = ("ModelEma", "ModelEmaV2", "ModelEmaV3")
 #: Called with the scalars of a measurement and its step, e.g. ``lambda scalars, step: wandb.log(scalars, step=step)``.
 Log = Callable[[dict[str, float], int], object]
 #: Options that change the module, or that a measurement in a training cannot have.
@@ -111,7 +110,7 @@ class ErfMonitor:
         Raises:
             ErfscopeError: an option that does not exist, or that a monitor does not have.
         """
-        if not caller_modules(model):
+        if not isinstance(model, nn.Module | ModuleAdapter):
             raise ErfscopeError(
                 f"a monitor follows a live nn.Module, not {type(model).__name__}; erfscope.analyze takes a spec"
             )
@@ -120,7 +119,7 @@ class ErfMonitor:
         self.moments: list[Moment] = []
         self._seconds, self._share = _budget(budget)
         self._made = time.perf_counter()
-        self._ready: tuple[LoadedModel, Feed] | None = None
+        self._ready: tuple[OpenModel, Images] | None = None  # recorded once: an edited model needs another monitor
         self._is_skipping = False
 
     def step(self, step: int, *, force: bool = False) -> Result | None:
@@ -141,8 +140,7 @@ class ErfMonitor:
         if not _is_first_rank() or (not force and (step % self.every or not self._affordable())):
             return None
         start = time.perf_counter()
-        with restored(*caller_modules(_inner(self.model))), torch.inference_mode(False):
-            result = self._measure(step)
+        result = self._measure(step)
         seconds = time.perf_counter() - start
         self.moments.append(Moment(step=step, result=result, seconds=seconds))
         if not self.quiet:
@@ -164,13 +162,8 @@ class ErfMonitor:
         """
         if not self.moments:
             raise ErfscopeError("nothing was measured yet; call step() first, on rank 0")
-        return Report(
-            results=unique_ids([moment.result for moment in self.moments]),
-            settings={
-                **asked_settings(_inner(self.model), self._request),
-                "steps": [moment.step for moment in self.moments],
-            },
-        )
+        results, steps = [moment.result for moment in self.moments], [moment.step for moment in self.moments]
+        return report_of(results, self._request, model=self.model, steps=steps)
 
     def _affordable(self) -> bool:
         """Whether another measurement, as long as the last one, stays within the budget; the first one always does."""
@@ -188,29 +181,23 @@ class ErfMonitor:
         return spent <= allowed
 
     def _measure(self, step: int) -> Result:
-        loaded, feed = self._prepared()
-        (settings,) = self._request.questions(asked_layers(loaded, self._request))
-        if settings.layer and len(names := loaded.references(settings.layer, settings.wrt)) > 1:
-            every = ", ".join(names)
-            raise ErfscopeError(f"a monitor follows one reference, wrt={names[0]!r}, say; make one for each of {every}")
-        rows = measure_layer(Opened(model=loaded, feed=feed), settings, self._request)
-        if len(rows) != 1:
-            raise ErfscopeError(
-                f"a monitor follows one unit, and {settings.unit!r} are {len(rows)}; make one monitor for each"
-            )
-        return replace(rows[0], label=f"{rows[0].label} @ {step}", step=step)
-
-    def _prepared(self) -> tuple[LoadedModel, Feed]:
-        """The model with its recorded forward pass, and the images; a model that is edited needs another monitor."""
         if self._ready is None:
-            model = _inner(self.model)
-            # The record of its weights is replaced below; a caller's own adapter stays as it is.
-            own = copy.copy(model) if isinstance(model, ModuleAdapter) else model
-            loaded = load_model(own, self._request, size=self._request.sizes[0], weights="auto")
-            self._ready = loaded, feed_of(self._request, loaded.adapter.preprocess)
-        adapter = self._ready[0].adapter
-        adapter.weights = replace(adapter.weights, sha256=sha256(adapter.module))
-        return self._ready
+            model = open_model(self.model, self._request)
+            self._ready = model, open_images(self._request, model)
+        model, images = self._ready
+        results = measure(rows({model.label: model}, self._request), self._request, images)
+        references = [result.wrt for result in results]
+        if len({*references}) > 1:
+            every = ", ".join(references)
+            raise ErfscopeError(
+                f"a monitor follows one reference, wrt={references[0]!r}, say; make one for each of {every}"
+            )
+        if len(results) != 1:
+            unit = self._request.settings.unit
+            raise ErfscopeError(
+                f"a monitor follows one unit, and {unit!r} are {len(results)}; make one monitor for each"
+            )
+        return replace(results[0], label=f"{results[0].label} @ {step}", step=step)
 
 
 def _request(options: Mapping[str, Any]) -> Request:
@@ -225,23 +212,6 @@ def _request(options: Mapping[str, Any]) -> Request:
     for name in request.several():
         raise ErfscopeError(f"a monitor follows one unit, and {name} asks for several; make one monitor for each")
     return request
-
-
-def _inner(model: Live) -> Live:
-    """The module in its wrappers: of distributed training, of averaged weights, of the compiler."""
-    wrappers = (
-        nn.DataParallel,
-        nn.parallel.DistributedDataParallel,
-        torch.optim.swa_utils.AveragedModel,
-    )
-    while True:
-        if isinstance(model, wrappers) or type(model).__name__ in _AVERAGES:
-            inner: Any = model.module
-        elif (compiled := inside_compiled(model)) is not None:
-            inner = compiled
-        else:
-            return model
-        model = inner
 
 
 def _is_first_rank() -> bool:

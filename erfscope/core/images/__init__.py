@@ -4,8 +4,8 @@ May import: ``system``, ``values``.
 """
 
 from erfscope.core.images.decode import open_arrays
-from erfscope.core.images.files import open_images
+from erfscope.core.images.files import open_pictures
 from erfscope.core.images.picture import Stimuli
 from erfscope.core.images.synthetic import KINDS, synthetic
 
-__all__ = ["KINDS", "Stimuli", "open_arrays", "open_images", "synthetic"]
+__all__ = ["KINDS", "Stimuli", "open_arrays", "open_pictures", "synthetic"]

@@ -34,7 +34,7 @@ DARK = 0.26
 FAR = 20
 
 
-class Feed(Protocol):
+class Images(Protocol):
     """A numbered sequence of inputs."""
 
     @property
@@ -61,7 +61,7 @@ class Feed(Protocol):
     def text_kind(self) -> TextKind:
         """Kind of :attr:`text`."""
 
-    def of(self, reference: str) -> Feed:
+    def of(self, reference: str) -> Images:
         """Those of the input that a reference is, of several; all of them else."""
 
     def preprocess(self, own: Preprocess) -> Preprocess:
@@ -89,7 +89,7 @@ class Feed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PictureFeed:
+class PictureImages:
     """Images at the model's size, normalised by the model's own rule."""
 
     stimuli: Stimuli
@@ -130,7 +130,7 @@ class PictureFeed:
         """A count, or the name of the only file."""
         return "file" if self.stimuli.is_one_file else "count"
 
-    def of(self, _reference: str) -> Feed:
+    def of(self, _reference: str) -> Images:
         """These are the images of the only input."""
         return self
 
@@ -172,7 +172,7 @@ class PictureFeed:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorFeed:
+class TensorImages:
     """A ready tensor (B, C_in, *space) in the model's own input space, used as it is."""
 
     tensor: Tensor
@@ -215,7 +215,7 @@ class TensorFeed:
         """Always "tensor"."""
         return "tensor"
 
-    def of(self, _reference: str) -> Feed:
+    def of(self, _reference: str) -> Images:
         """This is the only input."""
         return self
 
@@ -262,7 +262,7 @@ class Prefetcher:
         keep: How many that were handed out may be needed again: a batch that did not fit is tried in parts.
     """
 
-    def __init__(self, feed: Feed, indices: Sequence[int], box: Box | None, *, workers: int, keep: int) -> None:
+    def __init__(self, feed: Images, indices: Sequence[int], box: Box | None, *, workers: int, keep: int) -> None:
         self._feed, self._box, self._keep = feed, box, keep
         self._kept: OrderedDict[int, Tensor | str] = OrderedDict()
         # Where processes can be forked, nothing has to be pickled, a user's own transform least of all.
@@ -317,7 +317,7 @@ class _Pictures(Dataset[Read]):
     """Images by their place in an order; the reason in place of one that cannot be read: an exception would end the
     worker."""
 
-    def __init__(self, feed: Feed, indices: Sequence[int], box: Box | None) -> None:
+    def __init__(self, feed: Images, indices: Sequence[int], box: Box | None) -> None:
         self._feed, self._indices, self._box = feed, indices, box
 
     def __len__(self) -> int:

@@ -207,7 +207,7 @@ def _nearest(path: Path) -> str:
 DEFAULT_SAMPLES = 20
 
 
-def open_images(
+def open_pictures(
     paths: str | Path | Sequence[str | Path],
     *,
     samples: int | None,
@@ -260,18 +260,18 @@ def image_files(
     seed: int,
     suffixes: tuple[str, ...] = SUFFIXES,
 ) -> list[Path]:
-    """The files that :func:`open_images` takes, with the same arguments and errors."""
+    """The files that :func:`open_pictures` takes, with the same arguments and errors."""
     return _chosen(paths, samples=samples, seed=seed, suffixes=suffixes)[1]
 
 
 def chosen_files(
     paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int, suffixes: tuple[str, ...], noun: str
 ) -> tuple[tuple[Path, ...], str, bool]:
-    """The files that :func:`open_images` takes, with the same arguments and errors, the line that says so, and whether
-    it is the name of the only file.
+    """The files that :func:`open_pictures` takes, with the same arguments and errors, the line that says so, and
+    whether it is the name of the only file.
 
     Args:
-        paths: As for :func:`open_images`, as what follows.
+        paths: As for :func:`open_pictures`, as what follows.
         samples: How many.
         seed: Chooses them.
         suffixes: Those of files that directories are searched for.
@@ -316,7 +316,7 @@ def paired_files(
 
     Args:
         asked: Paths by the name of the input.
-        samples: As for :func:`open_images`, of the first input.
+        samples: As for :func:`open_pictures`, of the first input.
         seed: Likewise.
         suffixes: Those of files that directories are searched for, by the name of the input; of images if None.
 

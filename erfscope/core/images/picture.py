@@ -17,7 +17,7 @@ Pixels = NDArray[np.uint8]
 class Stimuli:
     """A sequence of images that are read or drawn one at a time, when they are needed.
 
-    Made by :func:`erfscope.core.images.open_images`, :func:`erfscope.core.images.open_arrays` and
+    Made by :func:`erfscope.core.images.open_pictures`, :func:`erfscope.core.images.open_arrays` and
     :func:`erfscope.core.images.synthetic`."""
 
     #: "image" (files), "array" (given from Python), or the kind of synthetic stimulus.

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from erfscope.core.images.feed import Feed, TextKind
+from erfscope.core.images.feed import Images, TextKind
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.unit import Box, inside
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SeveralFeed:
+class SeveralImages:
     """The images of each input, in one tensor for all of them.
 
     Args:
@@ -32,7 +32,7 @@ class SeveralFeed:
         ErfscopeError: different numbers of images.
     """
 
-    feeds: Mapping[str, Feed]
+    feeds: Mapping[str, Images]
     layout: Preprocess
 
     def __post_init__(self) -> None:
@@ -41,12 +41,12 @@ class SeveralFeed:
             texts = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise ErfscopeError(f"each input takes as many images as the others, and there are {texts}")
 
-    def of(self, reference: str) -> Feed:
+    def of(self, reference: str) -> Images:
         """The images of one input; of an inner reference those of the first."""
         return self.feeds.get(reference, self._first)
 
     @property
-    def _first(self) -> Feed:
+    def _first(self) -> Images:
         return next(iter(self.feeds.values()))
 
     @property

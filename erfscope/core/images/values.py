@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erfscope.core.images.decode import PASSED_OVER
-from erfscope.core.images.feed import Feed, TextKind
+from erfscope.core.images.feed import Images, TextKind
 from erfscope.core.images.files import SOUNDS, VOLUMES, chosen_files, sha256_of, suffixes_of
 from erfscope.core.images.stated import in_unit, refuse_other_spacing, refuse_stated_otherwise
 from erfscope.core.images.stored import TIFF, MissingPackage, StoredArray, is_values, open_array
@@ -48,7 +48,7 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValuesFeed:
+class ValuesImages:
     """Volumes, clips or sound, each read when it is needed, cropped to its middle and scaled."""
 
     files: tuple[Path, ...]
@@ -99,11 +99,11 @@ class ValuesFeed:
         """Numbers of the file, the same as float64, and one more of them while their spread is computed."""
         return 24
 
-    def of(self, _reference: str) -> Feed:
+    def of(self, _reference: str) -> Images:
         """These are for the only input."""
         return self
 
-    def scaled_as(self, model: Preprocess) -> ValuesFeed:
+    def scaled_as(self, model: Preprocess) -> ValuesImages:
         """The same files, scaled for another model."""
         return replace(self, model=model)
 
@@ -207,11 +207,11 @@ class ValuesFeed:
 
 def open_values(
     paths: Sequence[str | Path], *, samples: int | None, seed: int, preprocess: Preprocess
-) -> ValuesFeed | None:
+) -> ValuesImages | None:
     """Volumes, clips or sound that paths name, for an input of one or three spatial axes.
 
     Args:
-        paths: As for :func:`erfscope.core.images.open_images`.
+        paths: As for :func:`erfscope.core.images.open_pictures`.
         samples: How many files.
         seed: Chooses the sample.
         preprocess: That of the model.
@@ -221,7 +221,7 @@ def open_values(
 
     Raises:
         ErfscopeError: no file, files for another kind of input, of several kinds or of different spacing, or a package
-            that is missing. A damaged file raises in :meth:`ValuesFeed.batch`, not here.
+            that is missing. A damaged file raises in :meth:`ValuesImages.batch`, not here.
     """
     rank = len(preprocess.size)
     noun = "sounds" if rank == 1 else f"{preprocess.axes.noun}s"
@@ -252,7 +252,7 @@ def open_values(
         refuse_other_spacing(first, (file, array.spacing))
         if not first[1]:
             first, unit = (file, array.spacing), array.unit
-    feed = ValuesFeed(
+    feed = ValuesImages(
         files=files,
         model=preprocess,
         source=source,

@@ -10,12 +10,12 @@ import torch
 
 from erfscope.adapters.requested import Model, refuse_weights
 from erfscope.adapters.sources.sources import take_layer
-from erfscope.core.answer.report import Report, unique_ids
+from erfscope.core.answer.report import Report
 from erfscope.core.answer.result import Result
 from erfscope.core.request.request import Request
 from erfscope.core.request.settings import Options, lists_options
 from erfscope.core.run.auto_input_size import grown
-from erfscope.core.run.executor import asked_settings, measure_rows, with_earlier
+from erfscope.core.run.executor import measure_rows, report_of, with_earlier
 from erfscope.core.run.halos import with_halos
 from erfscope.core.run.models import caller_modules, check_images
 from erfscope.core.run.rows import rows
@@ -92,7 +92,7 @@ def _sweep(model: Model, request: Request, *, with_host: bool) -> Report:
         check_images(request)
 
         def measured(sizes: Sequence[tuple[int, ...] | None]) -> Iterator[dict[str, list[Result]]]:
-            asked = rows([("", model)], replace(request, sizes=tuple(sizes)), by_reference=False)
+            asked = rows({"": model}, replace(request, sizes=tuple(sizes)))
             return measure_rows(asked, request, with_host=with_host)
 
         results: list[Result] = []
@@ -103,7 +103,7 @@ def _sweep(model: Model, request: Request, *, with_host: bool) -> Report:
                 results += found[""]
         if request.settings.halo:
             results = with_halos(results, model, request)
-        return Report(results=unique_ids(results), settings=asked_settings(model, request))
+        return report_of(results, request, model=model)
 
 
 def _refuse_growth(request: Request) -> None:

@@ -10,7 +10,7 @@ from erfscope.adapters.edits import EditRequest, edited_adapter, parse_edits
 from erfscope.adapters.insertion import BlockRequest
 from erfscope.adapters.layer_name import parse as parse_layer
 from erfscope.core.request.request import Request
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.names import IMAGE
 
@@ -41,7 +41,7 @@ def parse_blocks(given: Any) -> list[BlockRequest | EditRequest]:
     return found
 
 
-def with_blocks(loaded: LoadedModel, request: Request) -> list[LoadedModel]:
+def with_blocks(loaded: OpenModel, request: Request) -> list[OpenModel]:
     """The model with all blocks and edits that the request names, one for each alpha; [] where it names none.
 
     Raises:
@@ -60,7 +60,7 @@ def with_blocks(loaded: LoadedModel, request: Request) -> list[LoadedModel]:
         names = " + ".join([*edits, *adapter.inserted])
         # Findings on the blocks themselves stand among the adapter's remarks.
         found.append(
-            LoadedModel(
+            OpenModel(
                 adapter=adapter,
                 label=f"{loaded.label} + {names}" + ("" if alpha is None else f", alpha {alpha:g}"),
                 insert=", ".join(block.text for block in blocks),
@@ -72,12 +72,12 @@ def with_blocks(loaded: LoadedModel, request: Request) -> list[LoadedModel]:
     return found
 
 
-def variant_of(loaded: LoadedModel, request: Request) -> LoadedModel:
+def variant_of(loaded: OpenModel, request: Request) -> OpenModel:
     """The model with the blocks that the request inserts, under the first alpha; itself where it inserts none."""
     return next(iter(with_blocks(loaded, request)), loaded)
 
 
-def host_reference(loaded: LoadedModel, variants: Sequence[LoadedModel], layer: str, wrt: str) -> str | None:
+def host_reference(loaded: OpenModel, variants: Sequence[OpenModel], layer: str, wrt: str) -> str | None:
     """What to differentiate the host with respect to, beside its variants' ``wrt``; None where the layer or the
     reference is a block's own.
 

@@ -11,13 +11,13 @@ import torch
 from erfscope.adapters.requested import Model
 from erfscope.adapters.weights.checkpoint_files import Saved, checkpoints
 from erfscope.core.answer import comparability
-from erfscope.core.answer.report import Report, unique_ids
+from erfscope.core.answer.report import Report
 from erfscope.core.answer.result import Result
 from erfscope.core.request.request import Request
 from erfscope.core.request.settings import Options, lists_options
 from erfscope.core.run.engine.measure import refuse_others
 from erfscope.core.run.entries import entries_of, refuse_per_model, refuse_unlike_stored, with_own
-from erfscope.core.run.executor import asked_settings, measure_rows, with_earlier
+from erfscope.core.run.executor import asked_settings, measure_rows, report_of, with_earlier
 from erfscope.core.run.halos import with_halos
 from erfscope.core.run.models import caller_modules, check_images
 from erfscope.core.run.rows import rows
@@ -95,13 +95,13 @@ def compared(
         # A stored result stands once, however many settings the others are measured under.
         results += [row for row in group if not any(row is other for other in results)]
     comparability.refuse_mixed_random(list(results_of.items()))
-    asked = asked_settings([label for label, _ in entries], request) | ({} if of is None else {"of": of})
+    more: dict[str, Any] = {} if of is None else {"of": of}
     if not live and unit is not None:
         # Nothing is measured now, so the unit of the stored results holds.
-        asked["unit"] = unit
-    return Report(
-        results=unique_ids(comparability.with_versions(results)), settings=asked, environment=_environment(entries)
-    )
+        more["unit"] = unit
+    found = comparability.with_versions(results)
+    labels = [label for label, _ in entries]
+    return report_of(found, request, model=labels, environment=_environment(entries), **more)
 
 
 def _by_setting(
@@ -116,7 +116,7 @@ def _by_setting(
             comparability.refuse_mixed_weights([(row.label, row.weights) for row in beside if row.ok], weights)
         yield {}
         return
-    asked = rows(live, request, by_reference=True)
+    asked = rows(dict(live), request, by_reference=True)
     for found in measure_rows(asked, request, with_cost=True, pixels=pixels, beside=beside):
         for label, model in live:
             if isinstance(model, Saved):

@@ -22,7 +22,7 @@ from erfscope.core.answer.storage.writing import REPORT
 from erfscope.core.request.option import OF_EACH, Running
 from erfscope.core.request.request import Request, is_several
 from erfscope.core.request.settings import OPTIONS
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.core.values.printable import one_line
 from erfscope.core.values.unit import size_text
@@ -221,7 +221,7 @@ def _asked_values(name: str, value: object, own: Request, report: Report) -> tup
     return None if is_same else now, ", ".join(sorted(rows)) or ("none" if stored in (None, False) else str(stored))
 
 
-def refuse_unknown_layers(models: Sequence[LoadedModel], request: Request) -> None:
+def refuse_unknown_layers(models: Sequence[OpenModel], request: Request) -> None:
     """Refuse a layer by name that a model lacks, before any model is measured; blocks add layers later.
 
     Raises:

@@ -11,6 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from erfscope.adapters.requested import name_of
 from erfscope.core.answer.comparability import short
 from erfscope.core.answer.findings import layer_choice_findings
@@ -19,6 +21,7 @@ from erfscope.core.answer.json_values import fields, plain
 from erfscope.core.answer.report import Report, unique_ids
 from erfscope.core.answer.result import Result
 from erfscope.core.answer.storage.files import begin_rows, read_begun, store_rows
+from erfscope.core.images.feed import Images
 from erfscope.core.images.files import by_input
 from erfscope.core.request.option import Running
 from erfscope.core.request.request import STAGES, Request, is_several
@@ -26,24 +29,49 @@ from erfscope.core.request.settings import FREE, Settings
 from erfscope.core.run.additions import additions
 from erfscope.core.run.blocks import host_reference, parse_blocks
 from erfscope.core.run.engine.blind_units import blind_units, with_blind, without
-from erfscope.core.run.engine.measure import measure
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.measure import measure_units
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.outcome import failed
 from erfscope.core.run.engine.plan import Callbacks
-from erfscope.core.run.models import are_paths
+from erfscope.core.run.models import are_paths, caller_modules
 from erfscope.core.run.opening import Opened, open_models
 from erfscope.core.run.parallel import SINGLE, RankGone, current, single_process
-from erfscope.core.run.rows import Row
+from erfscope.core.run.rows import Row, by_setting
 from erfscope.core.system.model_errors import ModelExitError, contain_exits
+from erfscope.core.system.restore import restored
 from erfscope.core.values.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.core.values.model_facts import Preprocess
 from erfscope.core.values.unit_kind import TOKEN, kind_of
 
 
+def measure(asked: Sequence[Row], request: Request, images: Images | None = None) -> list[Result]:
+    """Measure rows. The caller's own modules are handed back as found.
+
+    Args:
+        asked: What is measured, from :func:`rows`.
+        request: How: its ``progress``, ``stop`` and ``tell`` are called, ``keep_in`` keeps what is measured and
+            ``resume`` goes on with that; a model that fails raises where ``raises`` is set, and is a result with its
+            reason else.
+        images: What is shown to the models, from :func:`erfscope.core.open_images`; what the request names if None.
+
+    Returns:
+        For each row the results of its layers, units and references, in that order; those of variants with inserted
+        blocks behind those of the model.
+
+    Raises:
+        ErfscopeError: a single model cannot be built, or a layer, unit or reference by name is not there.
+        MeasurementError: a model fails, where the request raises, or only some models have trained weights.
+    """
+    with restored(*caller_modules(*(row.model for row in asked))), torch.inference_mode(False):
+        found = measure_rows(asked, request, images=images)
+        return [result for same in found for results in same.values() for result in results]
+
+
 def measure_rows(
-    asked: Sequence[Sequence[Row]],
+    asked: Sequence[Row],
     request: Request,
     *,
+    images: Images | None = None,
     with_host: bool = True,
     with_cost: bool = False,
     pixels: Mapping[Any, Preprocess] | None = None,
@@ -53,8 +81,9 @@ def measure_rows(
     weights. Where ranks share the run, each takes its turn's models if there are enough of them, else its images.
 
     Args:
-        asked: The rows, one list for each setting.
+        asked: The rows, setting by setting.
         request: The options: callbacks, earlier results, where rows are kept, and how a failure is told.
+        images: What is shown to the models; the images that the request names if None.
         with_host: Whether a model's own results are wanted where it has variants.
         with_cost: Whether all results have the cost of their model, and not those of blocks alone.
         pixels: By input size as asked for, whose resize and crop makes the pixels; the first model's where there is
@@ -65,9 +94,10 @@ def measure_rows(
         ErfscopeError: as :func:`erfscope.core.run.opening.open_models`.
         MeasurementError: a model fails, where the request raises.
     """
-    for _, settings in groupby(asked, key=lambda same: same[0].opening):
+    for _, settings in groupby(by_setting(asked), key=lambda same: same[0].opening):
         first, *others = settings
-        opened = open_models(first, request, pixels=(pixels or {}).get(first[0].size), beside=beside)
+        shown = (pixels or {}).get(first[0].size)
+        opened = open_models(first, request, pixels=shown, images=images, beside=beside)
         for same in (first, *others):
             ranks = current() if len(same) >= current().size else SINGLE
             with ranks.agreeing() as shared, single_process() if ranks.size > 1 else contextlib.nullcontext():
@@ -126,7 +156,9 @@ def measure_layer(
                     each = own if wrt == own.wrt else replace(own, wrt=wrt)
                     blind = [] if wrt == own.wrt else blind_units(model, each, layer)
                     others = without(each, blind, model, layer)
-                    found = [] if others is None else measure(model, feed, others, additions=additions(each), **known)
+                    found = (
+                        [] if others is None else measure_units(model, feed, others, additions=additions(each), **known)
+                    )
                     by_reference.append([*with_blind(found, blind, model, replace(each, layer=layer), feed)])
                 found = by_unit(by_reference)
                 is_new = not any(row is before for row in found for before in earlier)
@@ -149,7 +181,7 @@ def measure_layer(
     return rows
 
 
-def _models(ready: Opened, settings: Settings, *, with_host: bool) -> Iterator[tuple[LoadedModel, Settings]]:
+def _models(ready: Opened, settings: Settings, *, with_host: bool) -> Iterator[tuple[OpenModel, Settings]]:
     """The models to measure, with their reference: the model itself, if it has the layer and the reference, then its
     variants."""
     loaded, variants = ready.model, ready.variants
@@ -165,18 +197,35 @@ def _failure(error: MeasurementError | ModelExitError) -> MeasurementError:
     return error if isinstance(error, MeasurementError) else MeasurementError(f"ended while it was measured: {error}")
 
 
+def report_of(
+    results: Sequence[Result], request: Request, *, model: Any, environment: Any = None, **settings: Any
+) -> Report:
+    """A report of results, with ids that differ and the options as they were asked for.
+
+    Args:
+        results: From :func:`measure`.
+        request: What was asked for.
+        model: What was measured, or the labels of several models.
+        environment: Versions and machine; this process's if None.
+        **settings: What else was asked for, as JSON values.
+    """
+    asked = asked_settings(model, request) | settings
+    known = {} if environment is None else {"environment": environment}
+    return Report(results=unique_ids([*results]), settings=asked, **known)
+
+
 def store_measured_rows(rows: Sequence[Result], folder: str | Path, request: Request) -> None:
     """Store rows that have just been measured in a folder; warn where they cannot be stored, such as on a full disk."""
     if not rows:
         return
-    report = Report(results=unique_ids([*rows]), settings=asked_settings(rows[0].label, request))
+    report = report_of(rows, request, model=rows[0].label)
     try:
         store_rows(Path(folder), report, earlier=request.resume)
     except ErfscopeError as error:
         warnings.warn(str(error), ErfWarning, stacklevel=2)
 
 
-def _with_choice(model: LoadedModel, request: Request, rows: Sequence[Result]) -> list[Result]:
+def _with_choice(model: OpenModel, request: Request, rows: Sequence[Result]) -> list[Result]:
     """The rows with the findings on the layer, if erfscope chose it."""
     chosen = request.layers == (None,) and not model.adapter.stages
     is_default = chosen and any(row.unit is not None and row.unit.kind in ("", TOKEN) for row in rows)
@@ -209,7 +258,7 @@ def with_earlier(request: Request) -> Request:
     return replace(request, resume=report)
 
 
-def asked_layers(loaded: LoadedModel, request: Request) -> list[str]:
+def asked_layers(loaded: OpenModel, request: Request) -> list[str]:
     """The layers that the request names, or the default one; '' if the model has none, which measuring then
     reports."""
     kind, _ = kind_of(request.settings.unit)
@@ -228,8 +277,8 @@ def asked_layers(loaded: LoadedModel, request: Request) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def stages_of(loaded: LoadedModel) -> tuple[str, ...]:
-    """The stages or parts of a model; see :attr:`LoadedModel.parts`.
+def stages_of(loaded: OpenModel) -> tuple[str, ...]:
+    """The stages or parts of a model; see :attr:`OpenModel.parts`.
 
     Raises:
         ErfscopeError: it has none.

@@ -12,7 +12,7 @@ from erfscope.adapters.weights.checkpoint_files import Saved
 from erfscope.core.answer.result import Halo, Result
 from erfscope.core.graph.graph import name_of
 from erfscope.core.request.request import Request
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.models import caller_modules, load_structure
 from erfscope.core.run.tiling.find import find_plan
 from erfscope.core.run.tiling.plan import Tiling
@@ -43,7 +43,7 @@ def tilings_of(
         wrt: Likewise.
     """
 
-    def opened(size: tuple[int, ...] | None) -> LoadedModel:
+    def opened(size: tuple[int, ...] | None) -> OpenModel:
         own = request if size is None else replace(request, sizes=(size,))
         sized = model.at_size(size) if isinstance(model, ModuleAdapter) and size is not None else model
         loaded = load_structure(sized, own)
@@ -57,7 +57,7 @@ def tilings_of(
         if wrt not in (IMAGE, *every):
             raise unknown("input", wrt, every or [IMAGE], where=first.label)
 
-        def open_at(cut: str, size: tuple[int, ...] | None) -> LoadedModel:
+        def open_at(cut: str, size: tuple[int, ...] | None) -> OpenModel:
             if size is None:
                 return first
             return replace(first, adapter=first.adapter.at_size(size, wrt=cut)) if every else opened(size)

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from erfscope.adapters.sources.catalogue import declared_size
 from erfscope.adapters.weights.weights import NO_NUMBERS
 from erfscope.core.answer import comparability
-from erfscope.core.answer.report import Report, unique_ids
+from erfscope.core.answer.report import Report
 from erfscope.core.answer.result import Result
 from erfscope.core.request.option import Running
 from erfscope.core.request.request import Request
@@ -20,12 +20,12 @@ from erfscope.core.run.comparison import compared
 from erfscope.core.run.engine.measure import has_lost_arrays, refuse_others
 from erfscope.core.run.engine.outcome import not_measured
 from erfscope.core.run.entries import entries_of, refuse_per_model, with_own
-from erfscope.core.run.executor import asked_settings, store_measured_rows, with_earlier
+from erfscope.core.run.executor import report_of, store_measured_rows, with_earlier
 from erfscope.core.run.models import check_images, load_model
 from erfscope.core.run.opening import COMMON_SIZE, common_size
 from erfscope.core.run.parallel import current
 from erfscope.core.run.processes import Limits, Outcome, run_alone
-from erfscope.core.run.rows import Row, rows
+from erfscope.core.run.rows import Row, by_setting, rows
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.input_size import is_size
 
@@ -77,7 +77,7 @@ def compare_isolated(
     if request.sizes == (None,):
         size = _common_size([spec for _, spec in entries], given, limits, stop)
         request = replace(request, sizes=(size,))
-    asked = rows(entries, request, by_reference=True)
+    asked = [*by_setting(rows(dict(entries), request, by_reference=True))]
     settings = [_setting(same[0]) for same in asked]
     known = {label: _split_by_setting([row for row in earlier if row.label == label], settings) for label, _ in entries}
     results: list[Result] = []
@@ -98,10 +98,7 @@ def compare_isolated(
                 group += measured
         comparability.refuse_mixed_weights([(each.label, each.weights) for each in group if each.ok], same[0].weights)
         results += _comparable(group)
-    return Report(
-        results=unique_ids(comparability.with_versions(results)),
-        settings=asked_settings([label for label, _ in entries], request),
-    )
+    return report_of(comparability.with_versions(results), request, model=[label for label, _ in entries])
 
 
 def _setting(row: Row) -> tuple[Any, ...]:

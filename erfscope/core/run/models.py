@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -14,21 +15,22 @@ from torch import Tensor, nn
 from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.requested import Model, name_of, open_adapter
 from erfscope.adapters.weights.checkpoint_files import Saved
-from erfscope.adapters.weights.weights import NO_NUMBERS
+from erfscope.adapters.weights.weights import NO_NUMBERS, sha256
 from erfscope.adapters.zero_branches import zero_branches
-from erfscope.core.images import open_arrays, open_images
+from erfscope.core.images import open_arrays, open_pictures
 from erfscope.core.images import synthetic as draw
 from erfscope.core.images.decode import read_picture
-from erfscope.core.images.feed import Feed, PictureFeed, TensorFeed
+from erfscope.core.images.feed import Images, PictureImages, TensorImages
 from erfscope.core.images.files import EVERY, by_input, image_files, paired_files, suffixes_of
-from erfscope.core.images.several import SeveralFeed
+from erfscope.core.images.several import SeveralImages
 from erfscope.core.images.stored import is_values
 from erfscope.core.images.values import open_values
 from erfscope.core.request.request import Request
-from erfscope.core.request.settings import SAMPLES, SEED_LIMIT, UNTIL_SE_LIMIT
+from erfscope.core.request.settings import SAMPLES, SEED_LIMIT, UNTIL_SE_LIMIT, Options
 from erfscope.core.run.blocks import variant_of
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.system.progress import stage
+from erfscope.core.system.restore import restored
 from erfscope.core.values.axes import TOKENS
 from erfscope.core.values.errors import ErfscopeError, MeasurementError
 from erfscope.core.values.model_facts import Preprocess
@@ -38,7 +40,7 @@ from erfscope.core.values.printable import one_line
 
 def load_model(
     model: Model | Saved, request: Request, *, size: tuple[int, ...] | None, weights: str, label: str | None = None
-) -> LoadedModel:
+) -> OpenModel:
     """A model on the device and in the dtype asked for, at one input size."""
     request = request.of_model(label)
     if isinstance(model, Saved):
@@ -46,12 +48,46 @@ def load_model(
         model = model.spec
     with stage(request.progress, f"loading {one_line(label or request.label or name_of(model))}"):
         adapter, name = open_adapter(model, request, size=size, weights=weights)
-    return LoadedModel(
+    return OpenModel(
         adapter=adapter,
         label=one_line(label or request.label or name),
         weights_findings=lambda: zero_branches(adapter.module, adapter.weights),
         progress=request.progress,
     )
+
+
+def open_model(
+    model: Model, request: Request | None = None, *, with_numbers: bool = True, **options: Unpack[Options]
+) -> OpenModel:
+    """Open a model at one input size, with the blocks and edits that are asked for.
+
+    A context manager in which the model may be run: a live module is lent, and handed back as found (training flags,
+    buffers, hooks, gradients, random states, TF32), also after an exception. It can be entered again.
+
+    Args:
+        model: As for :func:`erfscope.analyze`: a spec, an adapter, a live module or an exported program.
+        request: The options; those that follow if None.
+        with_numbers: Whether its weights matter: without, it is built without memory for them where it can be, to
+            read what its structure says.
+        **options: Those of :func:`erfscope.analyze` that say how a model is built, and of which weights.
+
+    Raises:
+        ErfscopeError: unknown model or option, or several sizes or weights.
+        MeasurementError: it cannot be built.
+    """
+    asked = Request.parse(options) if request is None else request
+    (weights, *others), (size, *sizes) = asked.weights, asked.sizes
+    if with_numbers and (others or sizes):
+        raise ErfscopeError("a model is opened at one input size with one kind of weights; give one of each")
+    lent = caller_modules(model)
+    with restored(*lent), torch.inference_mode(False):
+        if with_numbers:
+            # The record of an adapter's weights is kept up to date here; the caller's own adapter stays as it is.
+            own = copy.copy(model) if isinstance(model, ModuleAdapter) else model
+            opened = variant_of(load_model(own, asked, size=size, weights=weights), asked)
+        else:
+            opened = load_structure(model, asked)
+    return replace(opened, lent=tuple(lent))
 
 
 #: So many images are read before the model is loaded: a broken one costs no model, and many cost little time.
@@ -96,11 +132,34 @@ def _pictures(paths: Any, samples: int | None, seed: int) -> list[Path]:
 
 
 def caller_modules(*models: object) -> list[nn.Module]:
-    """The modules of those models that are the caller's own: live ones, and what :func:`erfscope.wrap` made of them."""
-    return [m.module if isinstance(m, ModuleAdapter) else m for m in models if isinstance(m, nn.Module | ModuleAdapter)]
+    """The modules of those models that are the caller's own: live ones, what :func:`erfscope.wrap` made of them, and
+    those of open models."""
+    found: list[nn.Module] = []
+    for model in models:
+        if isinstance(model, OpenModel):
+            found += model.lent
+        elif isinstance(model, nn.Module | ModuleAdapter):
+            found.append(model.module if isinstance(model, ModuleAdapter) else model)
+    return found
 
 
-def feed_of(request: Request, preprocess: Preprocess) -> Feed:
+def with_weights_as_they_are(model: OpenModel) -> OpenModel:
+    """An open model of the caller's, whose weights may have changed, with the record of them as they are."""
+    if model.lent:
+        model.adapter.weights = replace(model.adapter.weights, sha256=sha256(model.adapter.module))
+    return model
+
+
+def open_images(request: Request, model: OpenModel) -> Images:
+    """The images that a request names, cropped and normalised for a model; of several inputs those of each.
+
+    Raises:
+        ErfscopeError: no such file, an unreadable image, an unknown kind, or images for other inputs than there are.
+    """
+    return feed_of(request, model.adapter.preprocess)
+
+
+def feed_of(request: Request, preprocess: Preprocess) -> Images:
     """The images that a request names, cropped and normalised for one model; of several inputs those of each.
 
     Raises:
@@ -132,16 +191,16 @@ def feed_of(request: Request, preprocess: Preprocess) -> Feed:
         name: _feed_of(request, own[short], part, (settings.seed + number) % SEED_LIMIT)
         for number, (short, (name, part)) in enumerate(zip(names, preprocess.parts.items(), strict=True))
     }
-    return SeveralFeed(feeds, preprocess)
+    return SeveralImages(feeds, preprocess)
 
 
-def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -> Feed:
+def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -> Images:
     """The images of one input."""
     samples = request.settings.samples
     if isinstance(images, Tensor):
         if preprocess.axes.cell == TOKENS and images.dtype == torch.long:
             images = images[:, None].to(torch.float64)
-        feed = TensorFeed(images if samples is None else images[:samples])
+        feed = TensorImages(images if samples is None else images[:samples])
         wanted, found = (preprocess.channels, *preprocess.size), tuple(images.shape[1:])
         if found != wanted:
             raise ErfscopeError(
@@ -158,7 +217,7 @@ def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -
         values = open_values(paths, samples=limit, seed=seed, preprocess=preprocess)
         if values is not None:
             return values
-        stimuli = open_images(
+        stimuli = open_pictures(
             paths,
             samples=limit,
             seed=seed,
@@ -170,7 +229,7 @@ def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -
         is_many = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4
         chosen = images[:samples] if is_many and samples is not None else images
         stimuli = open_arrays(chosen, crop=preprocess.crop, channels=preprocess.channels)
-    return PictureFeed(stimuli, preprocess.normalise, pixelwise=preprocess.pixelwise)
+    return PictureImages(stimuli, preprocess.normalise, pixelwise=preprocess.pixelwise)
 
 
 def are_paths(images: Any) -> bool:
@@ -180,7 +239,7 @@ def are_paths(images: Any) -> bool:
     return isinstance(images, list | tuple) and len(images) > 0 and all(isinstance(item, str | Path) for item in images)
 
 
-def load_structure(model: Model, request: Request, *, has_numbers: bool = False) -> LoadedModel:
+def load_structure(model: Model, request: Request, *, has_numbers: bool = False) -> OpenModel:
     """A model whose weights do not matter, with the blocks that are inserted: on the meta device where it can be built
     there, unless it is to have numbers, such as those of masks.
 
@@ -200,7 +259,7 @@ def load_structure(model: Model, request: Request, *, has_numbers: bool = False)
     return variant_of(load_model(model, request, size=size, weights="random-raw"), request)
 
 
-def _runs(loaded: LoadedModel) -> bool:
+def _runs(loaded: OpenModel) -> bool:
     try:
         return bool(loaded.recording.layers)
     except MeasurementError:

@@ -8,14 +8,14 @@ import numpy as np
 
 from erfscope.core.answer.maps.erf_map import ErfMap
 from erfscope.core.answer.result import Result
-from erfscope.core.run.engine.measure import measure
+from erfscope.core.run.engine.measure import measure_units
 from erfscope.core.run.engine.plan import Callbacks, Plan, Sums
 
 
 def with_rank_correlation(plan: Plan, _sums: Sums, results: list[Result], _callbacks: Callbacks) -> list[Result]:
     """The results, one per unit, with Spearman's rank correlation over the nodes."""
     settings = replace(plan.settings, method="gradient", until_se=None)
-    gradients = measure(plan.model, plan.feed, settings, layer=plan.site.layer)
+    gradients = measure_units(plan.model, plan.feed, settings, layer=plan.site.layer)
     pairs = zip(results, gradients, strict=True)
     return [replace(result, rank_correlation=_rank_correlation(result.map, gradient.map)) for result, gradient in pairs]
 

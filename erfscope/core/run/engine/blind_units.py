@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from erfscope.core.answer.result import Result, UnitRecord, slug
-from erfscope.core.images.feed import Feed
+from erfscope.core.images.feed import Images
 from erfscope.core.request.settings import Settings
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.outcome import failed
 from erfscope.core.values.errors import MeasurementError
 from erfscope.core.values.names import input_name
@@ -16,7 +16,7 @@ from erfscope.core.values.unit import Unit, is_every_unit
 from erfscope.core.values.unit_kind import VECTOR, by_kind, kind_of
 
 
-def blind_units(model: LoadedModel, settings: Settings, layer: str) -> list[Unit]:
+def blind_units(model: OpenModel, settings: Settings, layer: str) -> list[Unit]:
     """Those of the units asked for that do not see the reference; none of all units of a layer, which are measured
     together."""
     if is_every_unit(settings.unit):
@@ -25,7 +25,7 @@ def blind_units(model: LoadedModel, settings: Settings, layer: str) -> list[Unit
     return [unit for unit in model.units(site, settings.unit) if not site.sees(unit)]
 
 
-def without(settings: Settings, blind: Sequence[Unit], model: LoadedModel, layer: str) -> Settings | None:
+def without(settings: Settings, blind: Sequence[Unit], model: OpenModel, layer: str) -> Settings | None:
     """The settings for the other units; None where there are none."""
     if not blind:
         return settings
@@ -36,7 +36,7 @@ def without(settings: Settings, blind: Sequence[Unit], model: LoadedModel, layer
 
 
 def with_blind(
-    rows: Sequence[Result], blind: Sequence[Unit], model: LoadedModel, settings: Settings, feed: Feed
+    rows: Sequence[Result], blind: Sequence[Unit], model: OpenModel, settings: Settings, feed: Images
 ) -> Iterator[Result]:
     """The results of the other units, with a result for each blind one in its place, unless the run was stopped before
     the first image. The settings name the layer."""
@@ -63,5 +63,5 @@ def _named(settings: Settings, layer: str) -> str:
     return by_kind(layer, kind_of(settings.unit)[0])
 
 
-def _units(model: LoadedModel, settings: Settings, layer: str) -> list[Unit]:
+def _units(model: OpenModel, settings: Settings, layer: str) -> list[Unit]:
     return model.units(model.site(_named(settings, layer), settings.wrt), settings.unit)

@@ -8,7 +8,7 @@ from itertools import product
 
 from erfscope.core.answer.layers import LayerRow, LayerTable
 from erfscope.core.graph.recording import LayerRecord
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.names import IMAGE, INPUT
 from erfscope.core.values.unit import UnitWord
@@ -16,7 +16,7 @@ from erfscope.core.values.unit_kind import KINDS, by_kind, kind_of, split_kind
 
 
 def layer_table(
-    model: LoadedModel, *, layer: str | None = None, unit: UnitWord = "centre", wrt: str = IMAGE
+    model: OpenModel, *, layer: str | None = None, unit: UnitWord = "centre", wrt: str = IMAGE
 ) -> LayerTable:
     """The layers that can be asked for.
 
@@ -79,7 +79,7 @@ def layer_table(
     )
 
 
-def _without_place(model: LoadedModel) -> Iterator[tuple[str, str]]:
+def _without_place(model: OpenModel) -> Iterator[tuple[str, str]]:
     """The kinds of units without a place that a model has, with the layer where they are found by default."""
     for kind in KINDS:
         with contextlib.suppress(ErfscopeError):
@@ -88,7 +88,7 @@ def _without_place(model: LoadedModel) -> Iterator[tuple[str, str]]:
             yield (f"{kind}:0 to {space[0] - 1}" if space else kind), name
 
 
-def _entries(model: LoadedModel, kind: str) -> Sequence[LayerRecord]:
+def _entries(model: OpenModel, kind: str) -> Sequence[LayerRecord]:
     """The layers with a map, or with units of a kind."""
     recording = model.recording
     if not kind:
@@ -97,7 +97,7 @@ def _entries(model: LoadedModel, kind: str) -> Sequence[LayerRecord]:
     return [model.layer(name) for name in names if recording.reading(name).layout is not None]
 
 
-def _of_inputs(model: LoadedModel, entry: LayerRecord) -> list[LayerRecord]:
+def _of_inputs(model: OpenModel, entry: LayerRecord) -> list[LayerRecord]:
     """The calls of a module that several inputs share, where they depend on different ones; else the layer itself."""
     seen = model.recording.modules.get(entry.name)
     if not model.adapter.preprocess.parts or seen is None or seen.calls < 2:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from erfscope.core.answer.comparability import Use, place_of, short, unlike
 from erfscope.core.answer.result import Result
-from erfscope.core.images.feed import Feed, Prefetcher
+from erfscope.core.images.feed import Images, Prefetcher
 from erfscope.core.request.settings import Settings
 from erfscope.core.run.engine.batch import Need, accumulate, device_and_dtype, estimate, first_readable, plan_batches
 from erfscope.core.run.engine.looks import look, places_of_looks
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.outcome import build_result, pending_result, unusual_values
 from erfscope.core.run.engine.plan import NO_CALLBACKS, Callbacks, Plan, RunReport, Source, Sums, map_of, plan_run
 from erfscope.core.run.engine.running_sums import RunningSums
@@ -121,9 +121,9 @@ def _same(wanted: Result, earlier: Sequence[Result]) -> Result | None:
     return found
 
 
-def measure(
-    model: LoadedModel,
-    feed: Feed,
+def measure_units(
+    model: OpenModel,
+    feed: Images,
     settings: Settings,
     *,
     layer: str | None = None,

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
+from typing import Any, Self
 
+import torch
 from torch import nn
 
 from erfscope.core.adapter import Adapter
@@ -20,6 +23,7 @@ from erfscope.core.graph.run import Crop
 from erfscope.core.graph.site import Site
 from erfscope.core.run.engine.cost import cropped_giga_multiply_adds, giga_multiply_adds
 from erfscope.core.system.progress import Progress, no_progress, stage
+from erfscope.core.system.restore import restored
 from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.core.values.finding import Finding
 from erfscope.core.values.names import IMAGE, OUTPUT
@@ -31,7 +35,7 @@ FEW = 16
 
 
 @dataclass(frozen=True)
-class LoadedModel:
+class OpenModel:
     """A model, what to call it, and what one recorded forward pass says about it."""
 
     adapter: Adapter
@@ -43,6 +47,19 @@ class LoadedModel:
     weights_findings: Callable[[], Iterable[Finding]] = lambda: ()
     #: Called when it is recorded.
     progress: Progress = no_progress
+    #: Modules of the caller's, which are handed back as found.
+    lent: tuple[nn.Module, ...] = ()
+    _blocks: list[ExitStack] = field(default_factory=list, repr=False, compare=False)
+
+    def __enter__(self) -> Self:
+        block = ExitStack()
+        block.enter_context(restored(*self.lent))
+        block.enter_context(torch.inference_mode(False))
+        self._blocks.append(block)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._blocks.pop().__exit__(*error)
 
     @cached_property
     def recording(self) -> Recording:

@@ -21,10 +21,10 @@ from erfscope.core.answer.measures.border import unseen_share
 from erfscope.core.answer.partial import PartialSums
 from erfscope.core.answer.result import Computed, InputRecord, Result, UnitRecord, slug, with_provenance
 from erfscope.core.graph.record import UNRECORDED
-from erfscope.core.images.feed import Feed
+from erfscope.core.images.feed import Images
 from erfscope.core.request.settings import Settings
 from erfscope.core.run.engine.cost import gradient_cut, unproved_operations
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.plan import Plan, RunReport, Sums, axes_of, map_of, shown_as
 from erfscope.core.system.environment import versions
 from erfscope.core.values.axes import TOKENS
@@ -281,7 +281,7 @@ def _input_record(plan: Plan) -> InputRecord:
 
 
 def failed(
-    model: LoadedModel, settings: Settings, feed: Feed | None, error: ErfscopeError, *, layer: str = ""
+    model: OpenModel, settings: Settings, feed: Images | None, error: ErfscopeError, *, layer: str = ""
 ) -> Result:
     """A row for a model that could not be measured, so that the other rows can still be printed."""
     preprocess = model.adapter.preprocess.of(settings.wrt)

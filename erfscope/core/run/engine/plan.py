@@ -18,11 +18,11 @@ from erfscope.core.answer.maps.accumulator import MIN_GROUPS, MapAccumulator
 from erfscope.core.answer.maps.erf_map import ErfMap
 from erfscope.core.graph.run import Crop, Forward
 from erfscope.core.graph.site import Site
-from erfscope.core.images.feed import Feed
+from erfscope.core.images.feed import Images
 from erfscope.core.request.settings import Settings, by_removal
 from erfscope.core.run.attribution.forward import Draws, ForwardPass, GraphForward, ModelForward, Question
 from erfscope.core.run.engine.cost import cropped_giga_multiply_adds, may_cancel, pass_bytes
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.running_sums import RunningSums
 from erfscope.core.run.parallel import SINGLE, ProcessGroup, current
 from erfscope.core.values.axes import Axes
@@ -64,8 +64,8 @@ NO_CALLBACKS = Callbacks()
 class Plan:
     """The plan of one measurement. Lists have one entry per unit."""
 
-    model: LoadedModel
-    feed: Feed
+    model: OpenModel
+    feed: Images
     settings: Settings
     question: Question
     trfs: list[Trf]
@@ -224,7 +224,7 @@ COPYING = ("integrated_gradients", "smoothgrad", "occlusion")
 MOST_UNITS = GRID_LIMIT**2
 
 
-def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> Plan:
+def plan_run(model: OpenModel, feed: Images, settings: Settings, layer: str) -> Plan:
     """Check what is asked, and plan the run.
 
     Raises:
@@ -262,7 +262,7 @@ def plan_run(model: LoadedModel, feed: Feed, settings: Settings, layer: str) -> 
     )
 
 
-def _asked_units(model: LoadedModel, settings: Settings, site: Site) -> list[Unit]:
+def _asked_units(model: OpenModel, settings: Settings, site: Site) -> list[Unit]:
     """The units of a layer that the settings ask for, with their channels."""
     count = site.shape[1]
     if settings.channels is not None and settings.channels[-1] >= count:
@@ -298,7 +298,7 @@ def _check_every_unit(site: Site) -> None:
         raise ErfscopeError(f"{text}; name a deeper layer or a smaller --input-size, or take --unit grid:N")
 
 
-def _check_settings(model: LoadedModel, settings: Settings, convention: Convention) -> None:
+def _check_settings(model: OpenModel, settings: Settings, convention: Convention) -> None:
     """Refuse settings that do not go together, and a model without numbers."""
     if settings.amp_dtype is not None and settings.method != "gradient":
         raise ErfscopeError("amp-dtype is for the method gradient only; Captum's methods run in the model's own dtype")
@@ -328,7 +328,7 @@ def _check_settings(model: LoadedModel, settings: Settings, convention: Conventi
         )
 
 
-def _check_passes(model: LoadedModel, settings: Settings, site: Site, plain_reason: str | None) -> None:
+def _check_passes(model: OpenModel, settings: Settings, site: Site, plain_reason: str | None) -> None:
     """Refuse a layer or a reference that the forward passes do not give, and copies of an image that see each other."""
     reason = plain_reason or ("--verify compares with it" if settings.verify else None)
     for name in (site.layer, *([] if is_input(settings.wrt) else [settings.wrt])):
@@ -346,7 +346,7 @@ def _check_passes(model: LoadedModel, settings: Settings, site: Site, plain_reas
         )
 
 
-def _check_calls(model: LoadedModel, name: str, plain_reason: str | None) -> None:
+def _check_calls(model: OpenModel, name: str, plain_reason: str | None) -> None:
     """Refuse a module that runs several times, of which one call is meant, and one call where the model is run."""
     layer = split_kind(name)[0]
     if (calls := model.recording.calls(name)) > 1:

@@ -17,7 +17,7 @@ from erfscope.core.graph.record import UNRECORDED
 from erfscope.core.graph.recording import Recording
 from erfscope.core.graph.rules.reading import FloatArray, IntArray
 from erfscope.core.run.engine.cost import forward_bytes
-from erfscope.core.run.engine.model import LoadedModel
+from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.tiling.plan import TileAxis, Tiling, sides_along
 from erfscope.core.run.tiling.reach import Kind, Obstacle, Reach, is_map, reach_of
 from erfscope.core.system.containers import Path
@@ -50,7 +50,7 @@ _SPECIAL = {
 SLACK = 1e-6
 #: Modules that a sentence lists.
 MOST = 3
-Opener = Callable[[tuple[int, ...] | None], LoadedModel]
+Opener = Callable[[tuple[int, ...] | None], OpenModel]
 
 
 def find_plan(
@@ -114,13 +114,13 @@ def find_plan(
     return _confirmed(plan, axes, open_at, name, recording) if plan.possible else plan
 
 
-def _impossible(loaded: LoadedModel, layer: str, blockers: Iterable[str]) -> Tiling:
+def _impossible(loaded: OpenModel, layer: str, blockers: Iterable[str]) -> Tiling:
     """A plan without a halo: the fields of the units are not known, or not alike."""
     reasons = tuple(blockers) or ("its units see different parts of the image from place to place",)
     return Tiling(possible=False, blockers=reasons, axes=(), model=loaded.label, layer=layer)
 
 
-def _output(loaded: LoadedModel) -> str:
+def _output(loaded: OpenModel) -> str:
     """The name of the first map that the model returns."""
     recording = loaded.recording
     names = [name for name in recording.modules if name == OUTPUT or name.startswith(f"{OUTPUT}[")]
@@ -140,7 +140,7 @@ def _path(recording: Recording, name: str) -> Path:
     return next(path[1:] for path, other in returned.items() if path[:1] == (RETURNED,) and other is node)
 
 
-def _of_the_pass(loaded: LoadedModel, layer: str | None) -> Iterator[str]:
+def _of_the_pass(loaded: OpenModel, layer: str | None) -> Iterator[str]:
     recording = loaded.recording
     if why := recording.needs_numbers(layer) if layer else recording.needed_numbers:
         yield f"its forward pass depends on the numbers of the image ({why}), which differ from tile to tile"
