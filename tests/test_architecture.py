@@ -28,7 +28,7 @@ CLI = [path for path in FILES if path.relative_to(ROOT).parts[0] == "cli"]
 CORE = [path for path in FILES if path.relative_to(ROOT).parts[0] == "erfscope"]
 #: Where modules are found by name: public names, sources of models, figures, and studies.
 BY_NAME = {
-    "erfscope/__init__.py",
+    "erfscope/core/values/lazy.py",
     "adapters/__init__.py",
     "adapters/sources/kinds.py",
     "erfscope/show/figures/kinds.py",

@@ -78,7 +78,7 @@ def test_what_cannot_be_written_is_refused_with_its_reason(tmp_path):
 def test_show_is_a_public_module_and_no_import_of_the_package_is_a_public_name():
     assert erfscope.show.write is write
     names = {name for name in dir(erfscope) if not name.startswith("__")}
-    assert names == {*erfscope.__all__, "adapters", "gate", "show", "studies", "theory"}
+    assert names == {*erfscope.__all__, "adapters", "core", "gate", "show", "studies", "theory"}
     assert not hasattr(erfscope.Report, "parts")
 
 
