@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.apps.advise.structure import ALL, LayerField, Structure
+from erfscope.apps.advise.structure import Structure
+from erfscope.core import ALL
+from erfscope.core import Operation as LayerField
 
 #: (smallest, largest) input that rfa_toolbox's ``input_resolution_range`` gives; None where its smallest counts squeeze
 #: and excitation or a kernel of 1 in another way.
