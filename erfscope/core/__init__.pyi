@@ -19,7 +19,6 @@ from erfscope.core.request.request import Request as Request
 from erfscope.core.request.settings import Options as Options
 from erfscope.core.run.engine.layer_table import layer_table as layer_table
 from erfscope.core.run.engine.model import OpenModel as OpenModel
-from erfscope.core.run.engine.operations import ALL as ALL
 from erfscope.core.run.engine.operations import Operation as Operation
 from erfscope.core.run.executor import measure as measure
 from erfscope.core.run.executor import report_of as report_of

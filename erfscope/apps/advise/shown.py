@@ -7,8 +7,8 @@ from typing import Any
 
 from erfscope.apps.advise.outcome import Search
 from erfscope.apps.advise.shown_search import search_json, search_parts
-from erfscope.apps.advise.structure import Sides, Structure
-from erfscope.core import ALL, Operation, Report
+from erfscope.apps.advise.structure import ALL, Sides, Structure
+from erfscope.core import Operation, Report
 from erfscope.show import (
     DASH,
     Column,

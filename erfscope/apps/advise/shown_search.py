@@ -8,10 +8,9 @@ from typing import Any
 
 from erfscope.apps.advise.halving import CHOOSING, MOST_DRAWS, Trial
 from erfscope.apps.advise.outcome import REACH, Search
-from erfscope.apps.advise.structure import Structure
+from erfscope.apps.advise.structure import ALL, Structure
 from erfscope.apps.advise.target import HALO
 from erfscope.apps.advise.verdict import DECIDING, LOOKS
-from erfscope.core import ALL
 from erfscope.core.answer.json_values import fields, plain
 from erfscope.show import DASH, Column, Note, Table, brief, fixed, listed_up_to, plus, rows_of, with_error
 

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from erfscope.core import ALL, Axes, ErfscopeError, OpenModel, Operation
+from erfscope.core import Axes, ErfscopeError, OpenModel, Operation
 from erfscope.core.answer.json_values import fields, plain
 
+#: A field that covers every input.
+ALL = float("inf")
 Sides = tuple[float, ...]
 
 

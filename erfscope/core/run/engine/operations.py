@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,6 @@ from erfscope.core.graph.places import module_of
 from erfscope.core.graph.recording import FIRST, Recording
 from erfscope.core.run.engine.cost import multiply_adds
 
-#: A field that covers every input.
-ALL = float("inf")
 Sides = tuple[float, ...]
 
 
@@ -80,7 +79,7 @@ def operations_of(recording: Recording, parts: Sequence[str], last: str | None) 
         )
         # A kernel of several cells on a map of one stands in for one of a larger input.
         is_head = last_map in positions.ancestors(node) and not has_positions(node)
-        is_head = is_head and (taken == seen_whole or has_positions(inputs[0]) or ALL in seen_whole)
+        is_head = is_head and (taken == seen_whole or has_positions(inputs[0]) or math.inf in seen_whole)
         found.append(
             Operation(
                 name=name,
@@ -128,5 +127,5 @@ def _sides(fields: Fields, node: fx.Node, rows: slice, which: Any) -> Sides:
     for ends in fields.every_end[node][: len(fields.sizes)]:
         first, last = ends[rows]
         sides = (1 - first - last)[first < np.inf]
-        found.append(float(which(sides.min(), sides.max())) if sides.size else ALL)
+        found.append(float(which(sides.min(), sides.max())) if sides.size else math.inf)
     return tuple(found)
