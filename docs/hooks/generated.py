@@ -105,11 +105,13 @@ def _first_sentence(name: str) -> str:
     for part in (name if name == f"core.{last}" else _short(name)).split("."):
         value = getattr(value, part)
     if isinstance(value, dict | str | GenericAlias | UnionType):
-        stubs = [resources.files(each) / "__init__.pyi" for each in ("erfscope", "erfscope.core")]
-        homes = [re.search(rf"from ([\w.]+) import {last} as", stub.read_text(encoding="utf-8")) for stub in stubs]
-        owner = importlib.import_module(next(home[1] for home in homes if home))
+        if isinstance(value, dict):
+            owner = inspect.getmodule(next(iter(value.values())))
+        else:
+            stub = (resources.files("erfscope.core") / "__init__.pyi").read_text(encoding="utf-8")
+            owner = importlib.import_module(re.search(rf"from ([\w.]+) import {last} as", stub)[1])
         lines = inspect.getsource(owner).splitlines()
-        text = comment_above(lines, next(n for n, line in enumerate(lines, 1) if line.startswith(f"{last}: ")))
+        text = comment_above(lines, next(n for n, line in enumerate(lines, 1) if re.match(rf"{last}\b.* = ", line)))
     else:
         text = inspect.getdoc(value) or ""
     whole = " ".join(without_roles(text).split("\n\n")[0].split())
