@@ -168,6 +168,11 @@ class Recording(Pass):
         """How often a module ran."""
         return self.modules[module].calls if (module := split_kind(name)[0]) in self.modules else 0
 
+    def inputs_of(self, seen: NamedTensor) -> list[str]:
+        """Those of several inputs that a tensor depends on, in their order."""
+        above = self.positions.ancestors(seen.node)
+        return [name for name, node in self.inputs.items() if node in above]
+
     def needs_numbers(self, layer: str) -> str:
         """Why a layer could not be recorded without numbers, so that another path may lead to it; "" where it could."""
         seen = self.known(layer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -17,8 +17,8 @@ from erfscope.core.graph.run import Crop, Wanted, crop
 from erfscope.core.values.errors import ErfscopeError, MeasurementError
 from erfscope.core.values.layout import Layout, has_lost_an_axis
 from erfscope.core.values.names import IMAGE, is_input
-from erfscope.core.values.unit import Trf, Unit
-from erfscope.core.values.unit_kind import split_kind
+from erfscope.core.values.unit import Trf, Unit, UnitWord, resolve_units
+from erfscope.core.values.unit_kind import kind_of, resolve_kind, split_kind
 
 
 class Site:
@@ -29,14 +29,22 @@ class Site:
         layer: Name of a layer, with the kind of its units where these have no place.
         wrt: The reference: "image", one of several inputs ("input:NAME"), a layer's output ("NAME") or input
             ("NAME:in").
+        unit_names: Kind of units without a place -> the names that these have in the model, with their indices.
 
     Raises:
         ErfscopeError: unknown layer or reference, a reference without a map, or one that the layer does not depend on.
         MeasurementError: the layer holds no units of that kind.
     """
 
-    def __init__(self, recording: Recording, layer: str, wrt: str = IMAGE) -> None:
-        self.recording, self.layer, self.wrt = recording, layer, wrt
+    def __init__(
+        self,
+        recording: Recording,
+        layer: str,
+        wrt: str = IMAGE,
+        *,
+        unit_names: Callable[[str], Mapping[str, Sequence[int]]] = lambda _kind: {},
+    ) -> None:
+        self.recording, self.layer, self.wrt, self._unit_names = recording, layer, wrt, unit_names
         seen, reading = recording.known(layer), recording.reading(layer)
         if reading.layout is None:
             raise MeasurementError(f"layer {split_kind(layer)[0]!r} {reading.reason}")
@@ -87,8 +95,23 @@ class Site:
             )
         return fields
 
-    def trf(self, unit: Sequence[int]) -> Trf:
-        """The theoretical receptive field of one unit, by its index in the layer's map.
+    def units(self, word: UnitWord) -> list[Unit]:
+        """The units of the layer that a word means, as ``analyze`` takes it; not all units. Of several inputs places
+        are counted in the first that the layer depends on, so that all have the same units.
+
+        Raises:
+            ErfscopeError: no such unit.
+        """
+        name, kind = split_kind(self.layer)
+        if kind:
+            return resolve_kind(kind, kind_of(word)[1], self.space, layer=name, known=self._unit_names(kind))
+        place = self
+        if self.wrt in self.recording.inputs and (first := self.recording.inputs_of(self.tensor)[0]) != self.wrt:
+            place = Site(self.recording, self.layer, first)
+        return resolve_units(word, place.space, place.nearest_unit(), layer=self.layer, nearest=place.nearest_unit)
+
+    def trf(self, unit: Unit | Sequence[int]) -> Trf:
+        """The theoretical receptive field of one unit, or of the unit with an index in the layer's map.
 
         Returns:
             The TRF, in cells of the reference. The centre is not exact where the pass needed numbers: with others, the
@@ -97,12 +120,12 @@ class Site:
         Raises:
             ErfscopeError: the unit lies outside the map, or no path leads to it.
         """
-        if len(unit) != len(self.space) or not all(0 <= u < s for u, s in zip(unit, self.space, strict=True)):
+        index = unit.index if isinstance(unit, Unit) else tuple(unit)
+        if len(index) != len(self.space) or not all(0 <= u < s for u, s in zip(index, self.space, strict=True)):
             raise ErfscopeError(
-                f"unit {tuple(unit)} lies outside the map of {self.layer}, which has"
-                f" {'x'.join(map(str, self.space))} units"
+                f"unit {index} lies outside the map of {self.layer}, which has {'x'.join(map(str, self.space))} units"
             )
-        found = self.fields.trf(self.tensor.node, self.layout, tuple(unit))
+        found = self.fields.trf(self.tensor.node, self.layout, index)
         if not self.needs_numbers or not found.center_exact or not found.center_px:
             return found
         return replace(
@@ -114,7 +137,7 @@ class Site:
     def sees(self, unit: Unit) -> bool:
         """Whether any path leads from the reference to a unit."""
         try:
-            return bool(self.trf(unit.index))
+            return bool(self.trf(unit))
         except ErfscopeError:
             return False
 

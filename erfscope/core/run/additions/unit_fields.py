@@ -147,7 +147,7 @@ def fields_of(plan: Plan, sums: Sums, along: Sequence[Sequence[int]] | None = No
 
 def _field_or_none(plan: Plan, unit: Unit) -> Trf | None:
     try:
-        return plan.site.trf(unit.index)
+        return plan.site.trf(unit)
     except ErfscopeError:
         # The reference was found for another unit of the layer: no path leads to this one.
         return None

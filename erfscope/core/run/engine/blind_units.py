@@ -22,7 +22,7 @@ def blind_units(model: OpenModel, settings: Settings, layer: str) -> list[Unit]:
     if is_every_unit(settings.unit):
         return []
     site = model.site(_named(settings, layer), settings.wrt)
-    return [unit for unit in model.units(site, settings.unit) if not site.sees(unit)]
+    return [unit for unit in site.units(settings.unit) if not site.sees(unit)]
 
 
 def without(settings: Settings, blind: Sequence[Unit], model: OpenModel, layer: str) -> Settings | None:
@@ -64,4 +64,4 @@ def _named(settings: Settings, layer: str) -> str:
 
 
 def _units(model: OpenModel, settings: Settings, layer: str) -> list[Unit]:
-    return model.units(model.site(_named(settings, layer), settings.wrt), settings.unit)
+    return model.site(_named(settings, layer), settings.wrt).units(settings.unit)

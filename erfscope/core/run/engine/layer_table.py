@@ -43,9 +43,9 @@ def layer_table(
             unseen[entry.name] = error
             continue
         shape, name = tuple(entry.shape[1:]), split_kind(entry.name)[0]
-        for found, site in product(model.units(sites[0], unit), sites):
+        for found, site in product(sites[0].units(unit), sites):
             try:
-                trf = site.trf(found.index)
+                trf = site.trf(found)
             except ErfscopeError as error:  # a class token that nothing was added to yet
                 unseen[name] = error
                 continue

@@ -30,8 +30,7 @@ from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.core.values.finding import Finding
 from erfscope.core.values.model_facts import Weights
 from erfscope.core.values.names import IMAGE, OUTPUT
-from erfscope.core.values.unit import Unit, UnitWord, resolve_units
-from erfscope.core.values.unit_kind import TOKEN, by_kind, kind_of, resolve_kind, split_kind
+from erfscope.core.values.unit_kind import TOKEN, by_kind, split_kind
 
 #: Units that are planned one by one at most, to see whether that is less than all of them together.
 FEW = 16
@@ -206,21 +205,7 @@ class OpenModel:
             ErfscopeError: unknown layer or reference, one without a map, or a layer that does not depend on it.
         """
         self.layer(layer)
-        return Site(self.recording, layer, wrt)
-
-    def units(self, site: Site, word: UnitWord) -> list[Unit]:
-        """The units of a layer that a word means, as ``analyze`` takes it; not all units. Of several inputs places are
-        counted in the first that the layer depends on, so that all have the same units.
-
-        Raises:
-            ErfscopeError: no such unit.
-        """
-        name, kind = split_kind(site.layer)
-        if kind:
-            return resolve_kind(kind, kind_of(word)[1], site.space, layer=name, known=self.adapter.unit_names(kind))
-        if self.adapter.preprocess.place(site.wrt):
-            site = self.site(site.layer, self.references(site.layer)[0])
-        return resolve_units(word, site.space, site.nearest_unit(), layer=site.layer, nearest=site.nearest_unit)
+        return Site(self.recording, layer, wrt, unit_names=self.adapter.unit_names)
 
     def references(self, layer: str, wrt: str = IMAGE) -> list[str]:
         """The references that one stands for: of the image of a model that takes several inputs, those that a layer
@@ -239,8 +224,7 @@ class OpenModel:
         recording = self.recording
         if (seen := recording.find(layer)) is None or seen.node not in recording.graph.live:
             raise ErfscopeError(f"layer {layer!r} of {self.label} depends on none of its inputs")
-        above = recording.positions.ancestors(seen.node)
-        return [name for name, node in recording.inputs.items() if node in above]
+        return recording.inputs_of(seen)
 
     def crops(
         self,

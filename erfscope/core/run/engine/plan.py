@@ -257,7 +257,7 @@ def plan_run(model: OpenModel, feed: Images, settings: Settings, layer: str) -> 
         settings=settings,
         question=question,
         plain_reason=plain_reason,
-        trfs=[site.trf(unit.index) for unit in units],
+        trfs=[site.trf(unit) for unit in units],
         process_group=current(),
     )
 
@@ -273,7 +273,7 @@ def _asked_units(model: OpenModel, settings: Settings, site: Site) -> list[Unit]
     if is_every_unit(settings.unit):
         _check_every_unit(site)
     word = CENTRE if is_every_unit(settings.unit) else settings.unit
-    return [replace(unit, channels=settings.channels) for unit in model.units(site, word)]
+    return [replace(unit, channels=settings.channels) for unit in site.units(word)]
 
 
 def _default_draws(images: int) -> int:
