@@ -26,6 +26,7 @@ from erfscope.core.system.progress import Progress, no_progress, stage
 from erfscope.core.system.restore import restored
 from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.core.values.finding import Finding
+from erfscope.core.values.model_facts import Weights
 from erfscope.core.values.names import IMAGE, OUTPUT
 from erfscope.core.values.unit import Unit, UnitWord, resolve_units
 from erfscope.core.values.unit_kind import TOKEN, by_kind, kind_of, resolve_kind, split_kind
@@ -75,6 +76,11 @@ class OpenModel:
             if str(error) == error.reason:
                 raise
             raise type(error)(error.reason, model=self.label) from error.__cause__
+
+    @property
+    def weights(self) -> Weights:
+        """Where its numbers come from."""
+        return self.adapter.weights
 
     def needed_numbers(self, site: Site | None = None) -> str | None:
         """The sentence on a model, or on one layer of it, that could not be recorded without numbers; None where it

@@ -1,8 +1,9 @@
-"""How a model is called on the crops of an image, and which tensor of its pass a plan is of."""
+"""How a model is run on the crops of an image, and which tensor of its pass a plan is of."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from erfscope.adapters.layer_name import parse, pick
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.state import evaluation_mode, hooked
+from erfscope.adapters.weights.weights import sha256
 from erfscope.core.run.tiling.plan import Tiling
 from erfscope.core.system.containers import parts_of
 from erfscope.core.system.environment import ran_out
@@ -25,11 +27,11 @@ Runnable = Callable[[Tensor], Any] | ModuleAdapter
 
 
 class CropModel:
-    """Crops (B, C, *space) -> the map of a plan.
+    """A model as a function of crops (B, C, *space) that gives the map of a plan, inside :meth:`ready`.
 
     Args:
-        model: The model.
-        plan: The plan.
+        model: A function or a module of crops, or the adapter of a module that is called in another way.
+        plan: What it is run for: a layer, or one of the tensors that the model returns.
     """
 
     def __init__(self, model: Runnable, plan: Tiling) -> None:
@@ -63,8 +65,17 @@ class CropModel:
                 return parameter.device, parameter.dtype
         return ()
 
+    @property
+    def fingerprint(self) -> list[str | None]:
+        """The digests of the types of a module's parts and of its weights (None where these have no plain numbers); of
+        a function its name."""
+        if not isinstance(self.module, nn.Module):
+            return [getattr(self.module, "__qualname__", type(self.module).__qualname__)]
+        types = " ".join(type(module).__qualname__ for module in self.module.modules())
+        return [hashlib.sha256(types.encode()).hexdigest(), sha256(self.module)]
+
     def __call__(self, crops: Tensor) -> Tensor:
-        """Run the model; (B, C, *space) of the plan's layer, or of what the model returns.
+        """Run the model: the map of the plan's layer, or of what the model returns, channels first, (B, C, *space).
 
         Raises:
             ErfscopeError: there is no such map.
