@@ -5,10 +5,12 @@ Type checkers read them here, and ``__init__.py`` loads each on first use.
 
 from erfscope.adapters import ModuleAdapter as ModuleAdapter
 from erfscope.adapters.requested import Model as Model
+from erfscope.core.answer.layers import LayerRow as LayerRow
 from erfscope.core.answer.maps.erf_map import ErfMap as ErfMap
 from erfscope.core.answer.maps.erf_map import FloatArray as FloatArray
 from erfscope.core.answer.measures import MEASURES as MEASURES
 from erfscope.core.answer.measures import MeasureValue as MeasureValue
+from erfscope.core.answer.measures.radial_curve import mass_beyond as mass_beyond
 from erfscope.core.answer.report import Report as Report
 from erfscope.core.answer.result import Result as Result
 from erfscope.core.answer.storage.raster_output import RasterOutput as RasterOutput
@@ -18,10 +20,13 @@ from erfscope.core.request.option import Building as Building
 from erfscope.core.request.request import Request as Request
 from erfscope.core.request.settings import Options as Options
 from erfscope.core.request.settings import lists_options as lists_options
+from erfscope.core.run.engine.layer_table import layer_table as layer_table
 from erfscope.core.run.engine.model import OpenModel as OpenModel
+from erfscope.core.run.engine.operations import Operation as Operation
 from erfscope.core.run.executor import measure as measure
 from erfscope.core.run.executor import report_of as report_of
 from erfscope.core.run.halos import find_tilings as find_tilings
+from erfscope.core.run.halos import halo_of as halo_of
 from erfscope.core.run.models import open_images as open_images
 from erfscope.core.run.models import open_model as open_model
 from erfscope.core.run.rows import Row as Row

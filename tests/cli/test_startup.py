@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from erfscope.cli.run.interruption import importing_torch
+from erfscope.show.command.console import importing_torch
 
 SCRIPT = """
 import gc, sys, types
-from erfscope.cli.run.interruption import importing_torch
+from erfscope.show.command.console import importing_torch
 
 frozen = gc.get_freeze_count()  # Python 3.12 freezes some objects itself
 try:

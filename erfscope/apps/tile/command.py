@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from erfscope.cli.console import File, Text, n_bytes
-from erfscope.cli.options import by_source, chosen_format, keywords, one_value, options, with_verbose
-from erfscope.cli.run.known_names import ModelName
-from erfscope.core.request.option import OUTPUT, Building, declared
-from erfscope.core.request.settings import OPTIONS
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError
+from erfscope.show import command
 
 if TYPE_CHECKING:
     from erfscope.apps.tile import HaloBudget, TilePlan
 
 #: Options of how a model is built, and those of measuring that --tolerance needs.
-BUILDING = one_value({name: each for name, each in declared(Building).items() if name != "alpha"})
-BUILDING["input_size"] = replace(
-    BUILDING["input_size"],
-    option=replace(
-        BUILDING["input_size"].option,
-        help="Size that the model is built for, not that of the large images. Default: the model's own.",
-    ),
+ASKED = command.table(
+    *command.BUILDING,
+    *("weights", "images", "synthetic", "samples", "seed", "device"),
+    input_size="Size that the model is built for, not that of the large images. Default: the model's own.",
 )
-MEASURING = one_value({name: OPTIONS[name] for name in ("weights", "images", "synthetic", "samples", "seed", "device")})
 SHOWN = ("rich", "plain", "json")
 #: Panels of the help, beside those of the options of measurements.
 TILES, RUN = "Tiles", "Run on tiles"
@@ -36,7 +27,7 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
 
 
 @click.command()
-@click.argument("model", type=ModelName())
+@click.argument("model", type=command.ModelName())
 @click.option_panel(TILES)
 @click.option(
     "--tile",
@@ -69,7 +60,7 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
 @click.option(
     "--memory",
     metavar="SIZE",
-    type=Text(read=n_bytes),
+    type=command.Text(read=command.n_bytes),
     help="Also find tiles that fit this, e.g. 8GiB.",
     panel=TILES,
 )
@@ -85,7 +76,7 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
     "--for",
     "tool",
     metavar="TOOL",
-    type=Text(words=TOOLS, is_closed=True),
+    type=command.Text(words=TOOLS, is_closed=True),
     help=f"Also print the settings of a tool, to paste: {', '.join(TOOLS)}.",
     panel=TILES,
 )
@@ -94,32 +85,32 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
     "--run",
     "image",
     metavar="FILE",
-    type=File(),
+    type=command.File(),
     help="Run the model on tiles of an image, normalised already: a .npy file (C, H, W), TIFF or zarr. The output goes"
     " to -o, a file of that kind with its georeferencing or OME metadata.",
     panel=RUN,
 )
 @click.option("--resume", is_flag=True, help="With --run: go on with what -o holds.", panel=RUN)
-@options(BUILDING | MEASURING)
+@command.options(ASKED)
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
-    type=File(),
+    type=command.File(),
     help="Write the plan to a .json file, or a figure of it to .png, .svg or .pdf; with --run the output, and no plan.",
-    panel=OUTPUT,
+    panel=command.OUTPUT,
 )
-@click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=OUTPUT)
+@click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=command.OUTPUT)
 @click.option(
     "--format",
-    type=Text(words=SHOWN, is_closed=True),
+    type=command.Text(words=SHOWN, is_closed=True),
     metavar="NAME",
     default="rich",
     help=f"How the plan is printed: {', '.join(SHOWN)}.",
-    panel=OUTPUT,
+    panel=command.OUTPUT,
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.", panel=OUTPUT)
-@with_verbose
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.", panel=command.OUTPUT)
+@command.with_verbose
 def tile(
     model: str,
     tile: str,
@@ -147,21 +138,17 @@ def tile(
     if resume and image is None:
         raise ErfscopeError("--resume goes on with a run on tiles; name its image with --run FILE")
     if output is not None:
-        from erfscope.cli.run.output import refuse_inputs
-
         _check_output(output, image, resume=resume, force=force)
-        refuse_inputs(output, given.get("images"))
-    from erfscope.cli.run.interruption import importing_torch
+        command.refuse_inputs(output, given.get("images"))
 
-    with importing_torch():
+    with command.importing_torch():
         from erfscope.core import Request, find_tilings
     from erfscope.apps.tile import TilePlan, recipe, tile_costs
     from erfscope.apps.tile.shown import plan_json
-    from erfscope.cli.console import Screen, complain, print_json, say
-    from erfscope.show.terminal import draw_parts
+    from erfscope.show import terminal
 
-    asked = keywords(*by_source(given).values())
-    building = {name: value for name, value in asked.items() if name in Building.__annotations__}
+    asked = command.keywords(*command.by_source(given).values())
+    building = {name: value for name, value in asked.items() if name in command.BUILDING}
     request = Request.parse(building)
     found = find_tilings(model, request, tile=tile, layer=layer, image_size=image_size, wrt=wrt)
     plan, *others = plans = [TilePlan.of(each) for each in found]
@@ -172,7 +159,7 @@ def tile(
         return _show_each(plans, format, as_json=as_json)
     costs = tile_costs(plan, image_size, memory) if plan.possible else ()
     if memory is not None and plan.possible and len(costs) == 1:
-        complain(f"no tile fits a memory of {memory:,} bytes")
+        command.complain(f"no tile fits a memory of {memory:,} bytes")
     budget = _budget(model, plan, asked) if tolerance is not None and plan.axes else None
     text = recipe(plan, tool) if tool is not None else ""
     document = plan_json(plan, costs, budget=budget, tolerance=tolerance) | ({"settings": {tool: text}} if text else {})
@@ -181,25 +168,24 @@ def tile(
         _write(output, document, figure, force=force)
     elif output is not None and image is not None and plan.possible:
         _run(model, plan, image, output, resume, asked)
-    if chosen_format(format, as_json) == "json":
-        print_json(document)
+    if command.chosen_format(format, as_json) == "json":
+        command.print_json(document)
     else:
         parts = plan.parts(costs, image_size, budget=budget, tolerance=tolerance)
-        Screen(plain=format == "plain").print(draw_parts(parts))
+        command.Screen(plain=format == "plain").print(terminal.draw_parts(parts))
         if text:
-            say(f"\n{text}")
+            command.say(f"\n{text}")
     return 0 if plan.possible else 3
 
 
 def _show_each(plans: Sequence[TilePlan], format: str, *, as_json: bool) -> int:
     """Print the plan for each of several inputs."""
     from erfscope.apps.tile.shown import plan_json
-    from erfscope.cli.console import Screen, print_json
 
-    if chosen_format(format, as_json) == "json":
-        print_json({"inputs": [plan_json(plan, (), budget=None, tolerance=None) for plan in plans]})
+    if command.chosen_format(format, as_json) == "json":
+        command.print_json({"inputs": [plan_json(plan, (), budget=None, tolerance=None) for plan in plans]})
     else:
-        screen = Screen(plain=format == "plain")
+        screen = command.Screen(plain=format == "plain")
         for plan in plans:
             screen.print(plan)
         screen.print_line(
@@ -210,44 +196,39 @@ def _show_each(plans: Sequence[TilePlan], format: str, *, as_json: bool) -> int:
 
 def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
     from erfscope.apps.tile.halo import halo_budget
-    from erfscope.cli.run.output import progress
 
     measuring: Any = {name: value for name, value in asked.items() if name != "input_size"}
-    with progress(quiet=False) as show:
+    with command.progress(quiet=False) as show:
         return halo_budget(model, plan, **measuring, progress=show)
 
 
 def _check_output(output: str, image: str | None, *, resume: bool, force: bool) -> None:
     from erfscope.core import RasterOutput
-    from erfscope.core.answer.storage.writing import check_file, suffixes
 
     if image is None:
-        check_file(output, (".json", *suffixes("figure")), force=force)
+        command.check_file(output, (".json", ".png", ".svg", ".pdf"), force=force)
     else:
         RasterOutput(image, output).check(resume=resume, force=force)
 
 
 def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -> None:
     """Write the figure, or the plan as JSON where there is none."""
-    from erfscope.cli.console import complain
     from erfscope.show import write
 
     write(output, document if figure is None else figure, force=force)
-    complain(f"wrote {output}")
+    command.complain(f"wrote {output}")
 
 
 def _run(model: str, plan: TilePlan, image: str, output: str, resume: bool, asked: dict[str, Any]) -> None:
     from erfscope.apps.tile.files import tile_file
-    from erfscope.cli.console import complain
-    from erfscope.cli.run.output import progress
     from erfscope.core import RasterOutput
 
-    with progress(quiet=False) as show:
+    with command.progress(quiet=False) as show:
         called = None if show is None else lambda done, of: show(model, done, of)
         try:
-            tile_file(model, plan, image, output, goes_on=resume, called=called, tell=complain, **asked)
+            tile_file(model, plan, image, output, goes_on=resume, called=called, tell=command.complain, **asked)
         except KeyboardInterrupt:
             if RasterOutput(image, output).mark.exists():
-                complain("the same command with --resume goes on")
+                command.complain("the same command with --resume goes on")
             raise
-    complain(f"wrote {output}")
+    command.complain(f"wrote {output}")
