@@ -24,12 +24,6 @@ from erfscope.show import write
 ROUNDING = 1e-2
 
 
-def _plan_of_one_input(plan: Tiling) -> dict[str, Any]:
-    """What a run is of, as it was written before models of several inputs had plans."""
-    later = ("wrt", "space")
-    return {name: value for name, value in asdict(replace(plan, memory=None)).items() if name not in later}
-
-
 class TileCount:
     """How many tiles of a run are written, in a file where one is named.
 
@@ -52,7 +46,7 @@ class TileCount:
         if self.file is None:
             return
         self.run = {
-            "plan": _digest(repr(_plan_of_one_input(plan)).encode()),
+            "plan": _digest(repr(asdict(replace(plan, memory=None))).encode()),
             "model": model.fingerprint,
             "image": [[*x.shape], str(x.dtype), _content(x)],
         }
@@ -259,7 +253,7 @@ def _run_jobs(
     done = count.done(out)
     if done:
         number, start = jobs[0]
-        again: Any = run(_read(x, (number,) * len(lead), start.crop)[None].to(*run.place()))
+        again: Any = run(_read(x, (number,) * len(lead), start.crop)[None])
         count.check_first(again[(0, ..., *start.valid)], out)
     elif out is not None:
         with count.writing():
@@ -267,7 +261,7 @@ def _run_jobs(
     for first in range(done, len(jobs), batch_size):
         batch = jobs[first : first + batch_size]
         crops = [_read(x, (image,) * len(lead), window.crop) for image, window in batch]
-        outputs = run(torch.stack(crops).to(*run.place()))
+        outputs = run(torch.stack(crops))
         if out is None:
             shape = (*lead, *outputs.shape[1:-rank], *plan.output_size(space))
             empty = torch.empty(shape, dtype=outputs.dtype, device=x.device if isinstance(x, Tensor) else None)

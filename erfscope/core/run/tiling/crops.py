@@ -22,9 +22,6 @@ from erfscope.core.values.errors import ErfscopeError, MeasurementError
 from erfscope.core.values.names import OUTPUT
 from erfscope.core.values.unit import size_text
 
-#: A function or a module of crops (B, C, *space), or the adapter of a module that is called in another way.
-Runnable = Callable[[Tensor], Any] | ModuleAdapter
-
 
 class CropModel:
     """A model as a function of crops (B, C, *space) that gives the map of a plan, inside :meth:`ready`.
@@ -34,7 +31,7 @@ class CropModel:
         plan: What it is run for: a layer, or one of the tensors that the model returns.
     """
 
-    def __init__(self, model: Runnable, plan: Tiling) -> None:
+    def __init__(self, model: Callable[[Tensor], Any] | ModuleAdapter, plan: Tiling) -> None:
         self.model, self.plan = model, plan
         self.module = model.module if isinstance(model, ModuleAdapter) else model
 
@@ -56,15 +53,6 @@ class CropModel:
                 raise ErfscopeError(text)
         yield
 
-    def place(self) -> tuple[torch.device, torch.dtype] | tuple[()]:
-        """Device and dtype of a module; nothing for a function, which takes inputs as they are."""
-        if isinstance(self.model, ModuleAdapter):
-            return self.model.device, self.model.dtype
-        for parameter in self.module.parameters() if isinstance(self.module, nn.Module) else ():
-            if parameter.is_floating_point():
-                return parameter.device, parameter.dtype
-        return ()
-
     @property
     def fingerprint(self) -> list[str | None]:
         """The digests of the types of a module's parts and of its weights (None where these have no plain numbers); of
@@ -75,12 +63,14 @@ class CropModel:
         return [hashlib.sha256(types.encode()).hexdigest(), sha256(self.module)]
 
     def __call__(self, crops: Tensor) -> Tensor:
-        """Run the model: the map of the plan's layer, or of what the model returns, channels first, (B, C, *space).
+        """Run the model, on its device and in its dtype: the map of the plan's layer, or of what the model returns,
+        channels first, (B, C, *space).
 
         Raises:
             ErfscopeError: there is no such map.
             MeasurementError: the model fails.
         """
+        crops = crops.to(*self._place())
         output = self._of_layer(crops) if self.plan.layer else self._returned(crops)
         if not isinstance(output, Tensor):
             text = f"the plan's output is a tensor, and the model returned {type(output).__name__}"
@@ -93,6 +83,15 @@ class CropModel:
         if output.shape[-len(space) :] != space:
             raise ErfscopeError(f"the plan is for a map (B, C, *{space}), and the model gave {tuple(output.shape)}")
         return output
+
+    def _place(self) -> tuple[torch.device, torch.dtype] | tuple[()]:
+        """Device and dtype of a module; nothing for a function, which takes crops as they are."""
+        if isinstance(self.model, ModuleAdapter):
+            return self.model.device, self.model.dtype
+        for parameter in self.module.parameters() if isinstance(self.module, nn.Module) else ():
+            if parameter.is_floating_point():
+                return parameter.device, parameter.dtype
+        return ()
 
     def _returned(self, crops: Tensor) -> Any:
         output, _ = self._run(crops)
