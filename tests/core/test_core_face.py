@@ -28,6 +28,7 @@ def test_every_function_and_class_of_the_face_says_what_it_is():
     values = [getattr(core, name) for name in core.__all__]
     assert [each.__name__ for each in values if inspect.isroutine(each) and "Raises:" not in (each.__doc__ or "")] == [
         "is_input",
+        "lists_options",
         "mass_beyond",
         "report_of",
         "rows",

@@ -11,7 +11,7 @@ from torch import nn
 import erfscope
 from erfscope import ErfscopeError
 from erfscope.apps.tile import HaloBudget, Seam, TilePlan
-from erfscope.show.figures.canvas import figure_bytes
+from erfscope.show.plot import figure_bytes
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.core.values.errors import ErfscopeError
+from erfscope import ErfscopeError
 
 
 class Returns(nn.Module):

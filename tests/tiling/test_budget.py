@@ -12,11 +12,11 @@ from torch import nn
 
 import erfscope
 from erfscope import ErfscopeError, HaloBudget, TilePlan
-from erfscope.apps.tile import tile_costs, with_tile
+from erfscope.apps.tile import tile_costs
 from erfscope.apps.tile.shown import budget_table, plan_json
+from erfscope.show import random_weights
 from erfscope.show.terminal import draw_parts
 from erfscope.show.view.terminal.console import as_plain_text
-from erfscope.show.view.words import random_weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 #: Box kernels in a row: the ERF is that of a sum of as many uniform steps of -1, 0 or 1.
@@ -158,7 +158,7 @@ def test_tiles_for_a_memory_are_the_largest_and_the_least_computing(
     asked, largest = tile_costs(plan, memory=4 * plan.memory)
     # The crop of 24 + 2 * 12 cells may have twice the sides.
     assert (asked.crop, largest.crop, largest.tile) == ((48, 48), (96, 96), (72, 72))
-    assert with_tile(plan, 72).memory == largest.memory == 4 * plan.memory
+    assert plan.with_tile(72).memory == largest.memory == 4 * plan.memory
     costs = tile_costs(plan, (100, 100), memory=4 * plan.memory)
     # Tiles of 72 leave 28 for a second one; two of 50 along each side compute less: 4 crops of 74 x 74.
     assert [(each.names, each.tile, each.tiles) for each in costs[1:]] == [

@@ -4,22 +4,9 @@ May import: what ``apps`` may.
 """
 
 from erfscope.apps.tile.budget import HaloBudget, Seam, seams
+from erfscope.apps.tile.costs import TileCost, tile_costs
 from erfscope.apps.tile.recipes import recipe
 from erfscope.apps.tile.run import run_tiled
 from erfscope.apps.tile.tile_plan import TilePlan
-from erfscope.core.run.tiling.find import find_plan
-from erfscope.core.run.tiling.plan import TileCost, Window, tile_costs, with_tile
 
-__all__ = [
-    "HaloBudget",
-    "Seam",
-    "TileCost",
-    "TilePlan",
-    "Window",
-    "find_plan",
-    "recipe",
-    "run_tiled",
-    "seams",
-    "tile_costs",
-    "with_tile",
-]
+__all__ = ["HaloBudget", "Seam", "TileCost", "TilePlan", "recipe", "run_tiled", "seams", "tile_costs"]

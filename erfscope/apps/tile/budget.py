@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from erfscope.apps.tile.run import run_tiled
-from erfscope.core.answer.maps.accumulator import MIN_GROUPS, error_bar
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.answer.result import Result
-from erfscope.core.run.tiling.plan import TileAxis, Tiling, with_tile
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.core import ErfscopeError, FloatArray, MeasurementError, Result, Tiling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,7 +48,7 @@ class HaloBudget:
         if any(above[row, side, halo] for row, axis in enumerate(plan.axes) for side, halo in enumerate(axis.halo)):
             return None
         cells = [[int(side.nonzero()[0].max(initial=-1)) + 1 for side in sides] for sides in above]
-        return tuple(map(_within, plan.axes, cells))
+        return tuple(axis.shortened(sides) for axis, sides in zip(plan.axes, cells, strict=True))
 
     def shortest(self, plan: Tiling, tolerance: float) -> tuple[tuple[int, int], ...] | None:
         """Those of :meth:`least` in steps of the alignment, in which crops begin and end, or the exact ones where these
@@ -59,11 +56,10 @@ class HaloBudget:
         least = self.least(plan, tolerance)
         if least is None:
             return None
-        steps = (
-            [math.ceil(cells / axis.alignment) * axis.alignment for cells in sides]
+        return tuple(
+            axis.shortened([math.ceil(cells / axis.alignment) * axis.alignment for cells in sides])
             for axis, sides in zip(plan.axes, least, strict=True)
         )
-        return tuple(map(_within, plan.axes, steps))
 
     def longest_share(self, plan: Tiling) -> float:
         """The share that the exact halos cut off, on the side where it is largest."""
@@ -87,7 +83,7 @@ def border_units(plan: Tiling) -> list[tuple[int, ...]]:
     a tile.
     """
     phases = range(max(axis.units_per_alignment for axis in plan.axes))
-    return [tuple(_block(axis) + phase % axis.units_per_alignment for axis in plan.axes) for phase in phases]
+    return [tuple(axis.middle_unit + phase % axis.units_per_alignment for axis in plan.axes) for phase in phases]
 
 
 def halo_budget(results: Sequence[Result], plan: Tiling) -> HaloBudget:
@@ -102,20 +98,14 @@ def halo_budget(results: Sequence[Result], plan: Tiling) -> HaloBudget:
     """
     shares, errors, squares = [], [], []
     for number, result in enumerate(results):
-        if not result.ok or result.map is None or result.part is None or result.unit is None:
+        if not result.ok or result.map is None or result.unit is None:
             raise MeasurementError(f"unit {result.unit and result.unit.index} has no ERF ({result.error})")
         index = result.unit.index
-        others = [_cut(np.abs(values), plan, index) for values in result.part.average.leave_one_out()]
-        shares.append(_cut(result.map.magnitude, plan, index))
-        squares.append(_cut(result.map.magnitude**2, plan, index))
-        enough = len(others) >= MIN_GROUPS
-        errors.append(
-            np.apply_along_axis(lambda own: error_bar(own[0], own[1:].tolist()), 0, [shares[-1], *others])
-            if enough
-            else np.full_like(shares[-1], math.nan)
-        )
+        shares.append(_cut(plan, index, result.map.magnitude))
+        squares.append(_cut(plan, index, result.map.magnitude**2))
+        errors.append(result.errors_of(partial(_cut, plan, index)))
         if number == 0:
-            starts = (_start(axis, at) - axis.halo[0] for axis, at in zip(plan.axes, index, strict=True))
+            starts = (axis.start_of(at) - axis.halo[0] for axis, at in zip(plan.axes, index, strict=True))
             corner = result.map.magnitude[tuple(slice(start, None) for start in starts)]
     share = np.stack(shares)
     worst = share.argmax(0)[None]
@@ -153,11 +143,11 @@ def seams(
         tiled: FloatArray = torch.as_tensor(run_tiled(model, x, plan)).double().cpu().numpy()
         return tiled
 
-    whole = output(with_tile(plan, space))
+    whole = output(plan.with_tile(space))
     near = _near_seams(plan, space)
     seams_of_halos = []
     for halo in halos:
-        axes = tuple(replace(axis, halo=_within(axis, (halo, halo))) for axis in plan.axes)
+        axes = tuple(replace(axis, halo=axis.shortened((halo, halo))) for axis in plan.axes)
         difference = (output(replace(plan, axes=axes)) - whole) / (whole.std() or 1.0)
         rms = math.sqrt(float((difference[..., near] ** 2).mean()))
         seams_of_halos.append(
@@ -179,25 +169,7 @@ def _near_seams(plan: Tiling, space: tuple[int, ...]) -> NDArray[np.bool_]:
     return near
 
 
-def _within(axis: TileAxis, halo: Sequence[int]) -> tuple[int, int]:
-    """A halo that is no longer than the exact one, and no shorter than what convolutions without padding cut off."""
-    before, after = min(halo[0], axis.halo[0]), min(halo[1], axis.halo[1])
-    return max(before, axis.offset, 0), max(after, math.floor(axis.lost) - axis.offset, 0)
-
-
-def _block(axis: TileAxis) -> int:
-    """The first unit of the total stride in the middle of the image."""
-    period = axis.units_per_alignment
-    return (axis.units - period) // 2 // period * period
-
-
-def _start(axis: TileAxis, index: int) -> int:
-    """The cell at which the tile of a unit begins, if it began as near as it can."""
-    period = axis.units_per_alignment
-    return math.floor(index // period * period * axis.stride) + axis.offset
-
-
-def _cut(values: FloatArray, plan: Tiling, unit: tuple[int, ...]) -> FloatArray:
+def _cut(plan: Tiling, unit: tuple[int, ...], values: FloatArray) -> FloatArray:
     """The share of a map beyond each halo, (axes, 2, halos), if the unit's tile began, or ended, as near as it can."""
     length = 1 + max(max(axis.halo) for axis in plan.axes)
     beyond = np.zeros((len(plan.axes), 2, length))
@@ -205,10 +177,9 @@ def _cut(values: FloatArray, plan: Tiling, unit: tuple[int, ...]) -> FloatArray:
         line = values.sum(tuple(other for other in range(values.ndim) if other != number))
         line = line / line.sum()
         period = axis.units_per_alignment
-        start = _start(axis, index)
         last = axis.tile_units - 1 - (axis.tile_units - 1 - index) % period
         stop = math.ceil(axis.tile_units * axis.stride) + axis.offset + int((index - last) * axis.stride)
         halos = np.arange(length)
-        beyond[number, 0] = np.append(0.0, line.cumsum())[np.clip(start - halos, 0, len(line))]
+        beyond[number, 0] = np.append(0.0, line.cumsum())[np.clip(axis.start_of(index) - halos, 0, len(line))]
         beyond[number, 1] = np.append(line[::-1].cumsum()[::-1], 0.0)[np.clip(stop + halos, 0, len(line))]
     return beyond

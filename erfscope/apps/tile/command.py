@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -143,17 +142,17 @@ def tile(
         command.refuse_inputs(output, given.get("images"))
 
     with command.importing_torch():
-        from erfscope.apps.tile.tiles import plans_of
-    from erfscope.apps.tile import recipe, tile_costs
+        from erfscope.core import Request, find_tilings
+    from erfscope.apps.tile import TilePlan, recipe, tile_costs
     from erfscope.apps.tile.shown import plan_json
-    from erfscope.core.request.request import Request
     from erfscope.show import terminal
 
     asked = command.keywords(*command.by_source(given).values())
     building = {name: value for name, value in asked.items() if name in command.BUILDING}
-    plan, *others = plans_of(model, Request.parse(building), tile=tile, layer=layer, image_size=image_size, wrt=wrt)
+    request = Request.parse(building)
+    found = find_tilings(model, request, tile=tile, layer=layer, image_size=image_size, wrt=wrt)
+    plan, *others = plans = [TilePlan.of(each) for each in found]
     if others:
-        plans = [plan, *others]
         if output is not None or memory is not None or tolerance is not None or tool is not None:
             names = ", ".join(each.wrt for each in plans)
             raise ErfscopeError(f"{model} takes several inputs ({names}): name the one that is cut with --wrt")
@@ -204,27 +203,12 @@ def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
 
 
 def _check_output(output: str, image: str | None, *, resume: bool, force: bool) -> None:
-    from erfscope.core.answer.storage.writing import behind_link, check_file, suffixes
-    from erfscope.core.images.files import is_zarr, suffixes_like
+    from erfscope.core import RasterOutput
 
     if image is None:
-        check_file(output, (".json", *suffixes("figure")), force=force)
-        return
-    # Only a run that was stopped has this file beside its output.
-    whole = behind_link(output)
-    count, part = Path(f"{whole}.tiles.json"), Path(f"{whole}.part")
-    is_begun = count.exists()
-    if is_begun and not (resume or force):
-        raise ErfscopeError(f"a run for {output} was stopped; add --resume to go on, or --force to start again")
-    kind = suffixes_like(image)
-    if count.is_dir() or (part.is_dir() and kind != (".zarr",)) or (part.exists() and not (is_begun or force)):
-        raise ErfscopeError(f"{part if part.exists() else count} is in the way; move it, or choose another name")
-    if resume and not is_begun and Path(output).exists() and not force:
-        raise ErfscopeError(f"{output} exists, and no run for it was stopped: it is whole, or another's; add --force")
-    if not (is_zarr(whole) and kind == (".zarr",)):
-        check_file(output, kind, force=force or is_begun)
-    elif not (force or is_begun):
-        raise ErfscopeError(f"{output} exists already; choose another name or add --force")
+        command.check_file(output, (".json", ".png", ".svg", ".pdf"), force=force)
+    else:
+        RasterOutput(image, output).check(resume=resume, force=force)
 
 
 def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -> None:
@@ -236,15 +220,15 @@ def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -
 
 
 def _run(model: str, plan: TilePlan, image: str, output: str, resume: bool, asked: dict[str, Any]) -> None:
-    from erfscope.apps.tile.tiles import tile_file
-    from erfscope.core.answer.storage.writing import behind_link
+    from erfscope.apps.tile.files import tile_file
+    from erfscope.core import RasterOutput
 
     with command.progress(quiet=False) as show:
         called = None if show is None else lambda done, of: show(model, done, of)
         try:
             tile_file(model, plan, image, output, goes_on=resume, called=called, tell=command.complain, **asked)
         except KeyboardInterrupt:
-            if Path(f"{behind_link(output)}.tiles.json").exists():
+            if RasterOutput(image, output).mark.exists():
                 command.complain("the same command with --resume goes on")
             raise
     command.complain(f"wrote {output}")

@@ -14,9 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from erfscope.apps.tile.budget import HaloBudget, Seam
 from erfscope.apps.tile.shown import budget_headline, errors_note, weights_note
-from erfscope.core.answer.maps.drawn import brightness
-from erfscope.core.run.tiling.plan import Tiling
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError, Tiling
 from erfscope.show import halo_text, listed, plot, sides_text, square_text
 
 HEIGHT = 2.6
@@ -143,7 +141,7 @@ def _tile(ax: Axes, plan: Tiling, budget: HaloBudget | None) -> list[Line2D]:
         box = (left, left + erf.shape[1], top + erf.shape[0], top)
         keys.append(Line2D([], [], label="ERF of the tile's first unit, dark where strong", **UNIT))
         strength: dict[str, Any] = {
-            "alpha": brightness(erf),
+            "alpha": plot.brightness(erf),
             "cmap": "gray",
             "extent": box,
             "aspect": ax.get_aspect(),

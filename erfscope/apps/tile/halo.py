@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from erfscope.adapters import ModuleAdapter
-from erfscope.adapters.requested import Model
-from erfscope.apps.tile import TilePlan
+from erfscope import sweep
 from erfscope.apps.tile.budget import HaloBudget, border_units
 from erfscope.apps.tile.budget import halo_budget as budget_of
-from erfscope.core.request.settings import Options
-from erfscope.core.run.analysis import sweep
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.names import IMAGE, OUTPUT
+from erfscope.apps.tile.tile_plan import TilePlan
+from erfscope.core import IMAGE, OUTPUT, ErfscopeError, Model, ModuleAdapter, Options
 
 #: Options that follow from the plan.
 FIXED = ("layer", "unit", "input_size", "shard", "convention", "measures")

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from erfscope.apps.tile.tile_plan import TilePlan
-from erfscope.core.run.tiling.plan import TileAxis
-from erfscope.core.values.errors import ErfscopeError, unknown
+from erfscope.core import ErfscopeError, unknown
 
 
 class Cut(NamedTuple):
@@ -46,29 +45,23 @@ def recipe(plan: TilePlan, tool: str) -> str:
 
 
 def _cuts(plan: TilePlan, *, any_phase: bool = False) -> list[Cut]:
-    return [_cut(axis, any_phase=any_phase) for axis in plan.axes]
-
-
-def _cut(axis: TileAxis, *, any_phase: bool = False) -> Cut:
     """Patches that begin at multiples of the alignment, with sides that the model treats as it does the image's.
 
     The margin is for tiles that begin at any unit; or at multiples of the alignment, where that is less and tiles end
     in the phase in which images do.
     """
-    margin = _margin(axis, axis.halo_any_phase)
-    margin += -margin % axis.stride.numerator
-    ends_alike = (axis.units - axis.tile_units) % axis.units_per_alignment == 0
-    if ends_alike and not any_phase:
-        aligned = _margin(axis, axis.halo)
-        margin = min(margin, aligned + -aligned % axis.alignment)
-    step = int(axis.step_units * axis.stride)
-    patch = step + 2 * margin
-    return Cut(patch + (axis.size - patch) % axis.alignment, step, margin)
-
-
-def _margin(axis: TileAxis, halo: tuple[int, int]) -> int:
-    """What a halo leaves for the tool, beyond the cells that the model crops itself."""
-    return max(halo[0] - axis.offset, halo[1] + axis.offset - math.floor(axis.lost), 0)
+    cuts = []
+    for axis in plan.axes:
+        margin = axis.margin(axis.halo_any_phase)
+        margin += -margin % axis.stride.numerator
+        ends_alike = (axis.units - axis.tile_units) % axis.units_per_alignment == 0
+        if ends_alike and not any_phase:
+            aligned = axis.margin(axis.halo)
+            margin = min(margin, aligned + -aligned % axis.alignment)
+        step = int(axis.step_units * axis.stride)
+        patch = step + 2 * margin
+        cuts.append(Cut(patch + (axis.size - patch) % axis.alignment, step, margin))
+    return cuts
 
 
 def _require_size(plan: TilePlan, tool: str, *, scaled: bool) -> None:

@@ -15,26 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from erfscope.adapters.weights.weights import sha256 as weights_sha256
-from erfscope.apps.tile.calls import CropModel, Runnable
-from erfscope.core.run.tiling.plan import Tiling, Window
-from erfscope.core.system.model_errors import first_line
-from erfscope.core.system.progress import progress_lines
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.names import IMAGE
+from erfscope.core import IMAGE, CropModel, ErfscopeError, ModuleAdapter, Request, Tiling
 from erfscope.show import write
 
-Job = tuple[int, Window]
 #: Of the largest value of a tile: what other machines, threads and kernels may round otherwise.
 ROUNDING = 1e-2
-
-
-def _plan_of_one_input(plan: Tiling) -> dict[str, Any]:
-    """What a run is of, as it was written before models of several inputs had plans."""
-    later = ("wrt", "space")
-    return {name: value for name, value in asdict(replace(plan, memory=None)).items() if name not in later}
 
 
 class TileCount:
@@ -46,20 +33,21 @@ class TileCount:
     Args:
         file: Where it is kept; None for nowhere.
         model: The model that is run.
-        x: The image.
-        plan: The plan.
-        jobs: Every tile, in order, with the number of its image.
+        x: The image (C, *space), or several (B, C, *space).
     """
 
-    def __init__(self, file: str | Path | None, model: Any, x: Any, plan: Tiling, jobs: list[Job]) -> None:
+    def __init__(self, file: str | Path | None, model: CropModel, x: Any) -> None:
         self.file = None if file is None else Path(file)
-        self.plan, self.jobs = plan, jobs
+        self.plan = plan = model.plan
         self.lead = len(x.shape) - 1 - len(plan.axes)
+        images = x.shape[0] if self.lead else 1
+        #: Every tile, in order, with the number of its image.
+        self.jobs = list(itertools.product(range(images), plan.windows(tuple(x.shape[self.lead + 1 :]))))
         if self.file is None:
             return
         self.run = {
-            "plan": _digest(repr(_plan_of_one_input(plan)).encode()),
-            "model": _model(model),
+            "plan": _digest(repr(asdict(replace(plan, memory=None))).encode()),
+            "model": model.fingerprint,
             "image": [[*x.shape], str(x.dtype), _content(x)],
         }
         # Left by a process that was killed while it wrote the count.
@@ -81,7 +69,7 @@ class TileCount:
             if type(done) is not int or done < 0 or (done > len(self.jobs) and not unlike):
                 raise ValueError(f"{str(done)[:20]} tiles of {len(self.jobs)}")
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            text = f"{self.file} does not hold the count of a run on tiles ({first_line(error)})"
+            text = f"{self.file} does not hold the count of a run on tiles ({type(error).__name__}: {error})"
             raise ErfscopeError(f"{text}; start again without it (--force), or name another file") from error
         if unlike:
             raise ErfscopeError(
@@ -162,14 +150,6 @@ def shares_memory(x: Any, out: Any) -> bool:
     return x is out
 
 
-def _model(model: Any) -> list[object]:
-    """The types of a model's modules and the digest of its weights; the name of a function."""
-    if not isinstance(model, nn.Module):
-        return [getattr(model, "__qualname__", type(model).__qualname__)]
-    types = " ".join(type(module).__qualname__ for module in model.modules())
-    return [_digest(types.encode()), weights_sha256(model)]
-
-
 def _content(x: Any) -> str | list[int]:
     """Size and time of a memmap's file, and where the image begins in it; the digest of an array in memory; nothing of
     anything else, which may be too large to be read for it."""
@@ -208,7 +188,7 @@ Progress = Callable[[int, int], None]
 
 @torch.inference_mode()
 def run_tiled(
-    model: Runnable,
+    model: Callable[[Tensor], Any] | ModuleAdapter,
     x: Any,
     plan: Tiling,
     *,
@@ -248,7 +228,7 @@ def run_tiled(
         raise ErfscopeError("resume needs out: an array on disk, such as a numpy memmap, that is still there next time")
     if plan.wrt != IMAGE:
         raise ErfscopeError(f"one array is cut here, and the plan is of {plan.wrt}, one of several inputs")
-    called = partial(progress_lines(), "tiles") if progress is True else progress or None
+    called = partial(Request.parse({"progress": True}).progress, "tiles") if progress is True else progress or None
     rank = len(plan.axes)
     if isinstance(x, np.ndarray | Tensor) and len(x.shape) == rank:
         # An image without an axis of channels has one.
@@ -258,11 +238,8 @@ def run_tiled(
         raise ErfscopeError(
             "out is x itself, and later tiles need what earlier ones would write over; give another out"
         )
-    lead = tuple(x.shape[: len(x.shape) - rank - 1])
-    space, images = tuple(x.shape[len(lead) + 1 :]), lead[0] if lead else 1
-    jobs = list(itertools.product(range(images), plan.windows(space)))
     run = CropModel(model, plan)
-    count = TileCount(resume, run.module, x, plan, jobs)
+    count = TileCount(resume, run, x)
     with run.ready():
         return _run_jobs(run, x, count, out, batch_size, called=called)
 
@@ -276,15 +253,15 @@ def _run_jobs(
     done = count.done(out)
     if done:
         number, start = jobs[0]
-        again: Any = run(_read(x, (number,) * len(lead), start)[None].to(*run.place()))
+        again: Any = run(_read(x, (number,) * len(lead), start.crop)[None])
         count.check_first(again[(0, ..., *start.valid)], out)
     elif out is not None:
         with count.writing():
             count.set(0, out)
     for first in range(done, len(jobs), batch_size):
         batch = jobs[first : first + batch_size]
-        crops = [_read(x, (image,) * len(lead), window) for image, window in batch]
-        outputs = run(torch.stack(crops).to(*run.place()))
+        crops = [_read(x, (image,) * len(lead), window.crop) for image, window in batch]
+        outputs = run(torch.stack(crops))
         if out is None:
             shape = (*lead, *outputs.shape[1:-rank], *plan.output_size(space))
             empty = torch.empty(shape, dtype=outputs.dtype, device=x.device if isinstance(x, Tensor) else None)
@@ -320,8 +297,8 @@ def check_image(x: Any, rank: int) -> None:
         raise ErfscopeError(f"x holds {x.dtype}, and an image holds real numbers; convert it")
 
 
-def _read(x: Any, lead: tuple[int, ...], window: Window) -> Tensor:
-    part = x[(*lead, slice(None), *window.crop)]
+def _read(x: Any, lead: tuple[int, ...], crop: tuple[slice, ...]) -> Tensor:
+    part = x[(*lead, slice(None), *crop)]
     if isinstance(part, Tensor):
         return part
     array = np.array(part)

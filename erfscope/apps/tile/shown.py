@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from erfscope.apps.tile.budget import HaloBudget
-from erfscope.core.answer.json_values import fields
-from erfscope.core.run.tiling.plan import TileCost, Tiling
-from erfscope.core.values.names import IMAGE
+from erfscope.apps.tile.costs import TileCost
+from erfscope.core import IMAGE, Tiling
 from erfscope.show import (
     DASH,
     Column,
@@ -244,6 +244,6 @@ def plan_json(
         shorter: dict[str, Any] = {"tolerance": tolerance, "halo": budget.shortest(plan, tolerance)}
         shorter |= {"least": budget.least(plan, tolerance)}
         if budget.measured is not None:
-            shorter |= {"weights": fields(budget.measured.weights), "images": budget.measured.input.n_images}
+            shorter |= {"weights": asdict(budget.measured.weights), "images": budget.measured.input.n_images}
         document["budget"] = shorter | {"share": budget.share.tolist(), "se": se, "seam": budget.seam.tolist()}
     return document

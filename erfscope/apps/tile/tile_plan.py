@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 from erfscope.apps.tile.budget import HaloBudget, Seam
+from erfscope.apps.tile.costs import TileCost
 from erfscope.apps.tile.shown import tile_headline, tile_parts
-from erfscope.core.run.tiling.plan import TileCost, Tiling
+from erfscope.core import Tiling
 from erfscope.show import Note, Shown, Table
 
 
@@ -20,6 +21,11 @@ class TilePlan(Shown, Tiling):
     when they are divided by the ``alignment``: models pad and round others differently. It prints as ``erfscope tile``
     does.
     """
+
+    @classmethod
+    def of(cls, tiling: Tiling) -> Self:
+        """The plan of these numbers."""
+        return cls(**{each.name: getattr(tiling, each.name) for each in fields(tiling)})
 
     def __repr__(self) -> str:
         return f"<{tile_headline(self)}>"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
@@ -12,8 +13,8 @@ import numpy as np
 from msgspec import Meta
 
 from erfscope.core.answer.figure_style import FigureKind
-from erfscope.core.answer.maps.accumulator import MapAccumulator, Over
-from erfscope.core.answer.maps.erf_map import ErfMap, Scale
+from erfscope.core.answer.maps.accumulator import MIN_GROUPS, MapAccumulator, Over, error_bar
+from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray, Scale
 from erfscope.core.answer.maps.hops import HopProfile
 from erfscope.core.answer.maps.trust import Trust
 from erfscope.core.answer.measures import MEASURES, MeasureValue, with_errors
@@ -281,13 +282,40 @@ class Result(Displayed):
             ErfscopeError: an unknown measure.
         """
         names = [names] if isinstance(names, str) else names
-        sums = self.sums if self.part is None else self.part.average
+        sums = self._averages
         own = ("", *self.axes.names)
         missing = [name for name in names if name not in self.measures]
         missing = [name for name in missing if name not in MEASURES or MEASURES[name].axis in own]
         if missing and self.map is not None:
             more: dict[str, Any] = {} if sums is None else {"groups": sums.groups, "spread": sums.spread}
             self.measures.update(with_errors(self.map, () if sums is None else sums.leave_one_out(), missing, **more))
+
+    @property
+    def _averages(self) -> MapAccumulator | None:
+        return self.sums if self.part is None else self.part.average
+
+    def errors_of(self, compute: Callable[[FloatArray], FloatArray]) -> FloatArray:
+        """What stands behind ± of numbers that a function makes of the map, over its groups of images, or random draws.
+
+        Args:
+            compute: The magnitudes of a map (*space), of any scale -> numbers of any shape.
+
+        Returns:
+            Of the shape of those numbers, in their unit; not-a-number with fewer than four groups, or without the sums
+            by groups, as in a stored report.
+
+        Raises:
+            MeasurementError: there is no map.
+        """
+        if self.map is None:
+            raise self.failure("has no map")
+        numbers = compute(self.map.magnitude)
+        maps = () if self._averages is None else self._averages.leave_one_out()
+        others = [compute(np.abs(values)) for values in maps]
+        if len(others) < MIN_GROUPS:
+            return np.full_like(numbers, math.nan)
+        columns = np.stack([numbers, *others]).reshape(1 + len(others), -1).T.tolist()
+        return np.array([error_bar(value, without) for value, *without in columns]).reshape(numbers.shape)
 
     def failure(self, lacks: str) -> MeasurementError:
         """The error to raise if a result that could not be measured is asked for something.

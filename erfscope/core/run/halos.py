@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 
+import torch
+
 from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.requested import Model
 from erfscope.adapters.weights.checkpoint_files import Saved
@@ -22,7 +24,7 @@ from erfscope.core.values.input_size import Size
 from erfscope.core.values.names import IMAGE, ONE_INPUT
 
 
-def tilings_of(
+def find_tilings(
     model: Model,
     request: Request,
     *,
@@ -31,16 +33,25 @@ def tilings_of(
     image_size: Size | None = None,
     wrt: str = IMAGE,
 ) -> list[Tiling]:
-    """How a model is run on tiles of a large image: for each of several inputs that the layer depends on, where none is
-    named.
+    """How a model is run on tiles of a large image, so that the output is that of the whole image; found in passes
+    without numbers (shapes only). Live modules are handed back as found.
 
     Args:
-        model: As for :func:`erfscope.tile`.
+        model: As for :func:`erfscope.analyze`.
         request: What builds it.
-        tile: As for :func:`erfscope.tile`, like those that follow.
-        layer: Likewise.
-        image_size: Likewise.
-        wrt: Likewise.
+        tile: Side of the part of the output that each tile gives, in input cells: a number, or one for each axis. It is
+            rounded up to what the model's strides allow.
+        layer: The layer whose map is put together; what the model returns if None.
+        image_size: Size of the images, or of one that leaves the same when divided by the total stride; the model's
+            own size if None.
+        wrt: Of several inputs the one that is cut, ``"input:NAME"``.
+
+    Returns:
+        One; of a model that takes several inputs, of which ``wrt`` names none, one for each that the layer depends on.
+
+    Raises:
+        ErfscopeError: unknown model, option, layer or input, or a size with another number of axes.
+        MeasurementError: the model fails, or returns no map.
     """
 
     def opened(size: tuple[int, ...] | None) -> OpenModel:
@@ -51,7 +62,7 @@ def tilings_of(
         is_rolled = isinstance(model, str) and any(name_of(node) == "roll" for node in loaded.recording.graph.live)
         return load_structure(model, own, has_numbers=True) if is_rolled else loaded
 
-    with restored(*caller_modules(model)):
+    with restored(*caller_modules(model)), torch.inference_mode(False):
         first = opened(None)
         every = [*first.adapter.preprocess.parts]
         if wrt not in (IMAGE, *every):
@@ -72,7 +83,7 @@ def halo_of(model: Model, request: Request, layer: str | None, wrt: str = IMAGE)
     """The halo of tiles with which they give a layer's map, or what makes them impossible.
 
     Args:
-        model: As for :func:`erfscope.tile`.
+        model: As for :func:`find_tilings`.
         request: What builds the model.
         layer: The layer; what the model returns if None.
         wrt: The input that is cut, of several.
@@ -80,7 +91,7 @@ def halo_of(model: Model, request: Request, layer: str | None, wrt: str = IMAGE)
     Raises:
         ErfscopeError: as :func:`erfscope.tile`.
     """
-    plan, *_ = tilings_of(model, replace(request, alphas=(None,)), layer=layer, wrt=wrt)
+    plan, *_ = find_tilings(model, replace(request, alphas=(None,)), layer=layer, wrt=wrt)
     return Halo(px=plan.halo, alignment_px=plan.alignment, blockers=plan.blockers)
 
 

@@ -7,6 +7,7 @@ keywords, and hands ``keywords(*by_source(given).values())`` to :meth:`erfscope.
 May import: ``view`` and ``figures`` beside it, ``core`` and below.
 """
 
+from erfscope.core.answer.storage.writing import check_file
 from erfscope.core.request.option import OUTPUT
 from erfscope.show.command import config
 from erfscope.show.command.console import (
@@ -51,6 +52,7 @@ __all__ = [
     "Screen",
     "Text",
     "by_source",
+    "check_file",
     "chosen_format",
     "complain",
     "config",

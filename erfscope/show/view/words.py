@@ -6,13 +6,14 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from erfscope.core.answer.comparability import RANDOM
 from erfscope.core.answer.measures.values import MeasureValue
 from erfscope.core.answer.result import Result
 from erfscope.core.images import KINDS
 from erfscope.core.values.axes import CELLS, COL, DEPTH, FRAMES, ROW, TIME, Axes
+from erfscope.core.values.model_facts import Weights
 from erfscope.core.values.names import IMAGE, is_input
 from erfscope.core.values.printable import brief, listed_up_to
 from erfscope.core.values.unit import NUMBER, PX, Trf, size_text
@@ -133,12 +134,21 @@ def _distinguishing(
             yield name, condition.alone
 
 
-def weights_condition(result: Result) -> ConditionText:
+class HasWeights(Protocol):
+    """A result, or an open model."""
+
+    @property
+    def weights(self) -> Weights:
+        """Where the numbers of the model come from."""
+        ...
+
+
+def weights_condition(result: HasWeights) -> ConditionText:
     """The source of the weights; of a checkpoint with its file's name, in its folder, and whether they are averaged."""
     weights = result.weights
     found = weights_words(weights.source, fallback=weights.fallback)
     # The label of a step of training names its file.
-    if weights.source != "checkpoint" or not weights.origin or result.step is not None:
+    if weights.source != "checkpoint" or not weights.origin or getattr(result, "step", None) is not None:
         return found
     # As :mod:`erfscope.adapters.weights.checkpoint` writes it; the whole path is private.
     path, averaged = re.split(r"(?=, entry |, keys |$)", weights.origin, maxsplit=1)
@@ -355,8 +365,8 @@ def ratios_note(result: Result) -> str:
 # --- Sentences below results ----------------------------------------------------------------------
 
 
-def random_weights(result: Result) -> str:
-    """The warning that a result describes an untrained network, or may do so; "" where it does not."""
+def random_weights(result: HasWeights) -> str:
+    """The warning that a result, or a model, is that of an untrained network, or may be so; "" where it is not."""
     weights = result.weights
     if weights.source == "factory":
         made = weights_words("factory").alone

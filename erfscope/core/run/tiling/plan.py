@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self
 
 from erfscope.core.values.axes import Axes
 from erfscope.core.values.errors import ErfscopeError
@@ -85,6 +84,28 @@ class TileAxis:
         units = max(math.ceil(tile / self.stride), self.units_per_alignment)
         return replace(self, tile_units=units + (self.tile_units - units) % self.units_per_alignment)
 
+    def start_of(self, unit: int) -> int:
+        """The cell at which the tile of a unit begins, if it begins as near to it as a tile can."""
+        period = self.units_per_alignment
+        return math.floor(unit // period * period * self.stride) + self.offset
+
+    @property
+    def middle_unit(self) -> int:
+        """The first unit of the total stride in the middle of the input."""
+        period = self.units_per_alignment
+        return (self.units - period) // 2 // period * period
+
+    def shortened(self, halo: Sequence[int]) -> tuple[int, int]:
+        """A halo (before, after) that is no longer than the exact one, and no shorter than what convolutions without
+        padding cut off."""
+        before, after = min(halo[0], self.halo[0]), min(halo[1], self.halo[1])
+        return max(before, self.offset, 0), max(after, math.floor(self.lost) - self.offset, 0)
+
+    def margin(self, halo: tuple[int, int]) -> int:
+        """What a halo (before, after) leaves, on the side where that is more, beyond the cells that the model crops
+        itself."""
+        return max(halo[0] - self.offset, halo[1] + self.offset - math.floor(self.lost), 0)
+
     def units_of(self, size: int) -> int:
         """Units that the model makes of an input side."""
         return self.units + (size - self.size) // self.alignment * self.units_per_alignment
@@ -99,7 +120,7 @@ class TileAxis:
         return [self._window(size, start, min(start + self.tile_units, count)) for start in starts]
 
     def _window(self, size: int, start: int, stop: int) -> tuple[slice, slice, slice]:
-        first = math.floor(start * self.stride) + self.offset - self.halo[0]
+        first = self.start_of(start) - self.halo[0]
         # At the image's border the model's own padding stands for the halo.
         first = max(0, min(first // self.alignment * self.alignment, size - self.crop))
         shift = first // self.alignment * self.units_per_alignment
@@ -198,13 +219,35 @@ class Tiling:
         if not self.possible:
             raise ErfscopeError(f"{self.model} cannot be run on tiles: {self.blockers[0]}")
 
+    def with_tile(self, tile: Size) -> Self:
+        """The plan with tiles of another size; their memory is scaled by the cells of the crops.
+
+        Raises:
+            ErfscopeError: a size with another number of axes.
+        """
+        sides = self.sides(tile)
+        other = replace(self, axes=tuple(axis.with_tile(side) for axis, side in zip(self.axes, sides, strict=True)))
+        return replace(other, memory=self.memory_of(other.crop))
+
+    def memory_of(self, crop: Sequence[int]) -> int | None:
+        """Memory of the forward pass of a crop of another size in bytes, by its cells; None where it is not known."""
+        return None if self.memory is None else round(self.memory * math.prod(crop) / math.prod(self.crop))
+
+    def sides(self, size: Size) -> tuple[int, ...]:
+        """A size for each axis, from one number, text such as ``"48x64"`` or numbers.
+
+        Raises:
+            ErfscopeError: it has another number of axes.
+        """
+        return sides_along(size, len(self.axes))
+
     def output_size(self, image_size: Size) -> tuple[int, ...]:
         """Spatial size of the output for an image.
 
         Raises:
             ErfscopeError: as :meth:`windows`.
         """
-        return tuple(axis.units_of(side) for axis, side in zip(self.axes, self._sides(image_size), strict=True))
+        return tuple(axis.units_of(side) for axis, side in zip(self.axes, self._sides_like(image_size), strict=True))
 
     def windows(self, image_size: Size) -> list[Window]:
         """The tiles of an image, row by row.
@@ -213,12 +256,12 @@ class Tiling:
             ErfscopeError: no tiles are possible, or the model treats images of this size differently.
         """
         self.require_possible()
-        sides = self._sides(image_size)
+        sides = self._sides_like(image_size)
         along = [axis.windows(side) for axis, side in zip(self.axes, sides, strict=True)]
         return [Window(*zip(*parts, strict=True)) for parts in itertools.product(*along)]
 
-    def _sides(self, image_size: Size) -> tuple[int, ...]:
-        sides = sides_along(image_size, len(self.axes))
+    def _sides_like(self, image_size: Size) -> tuple[int, ...]:
+        sides = self.sides(image_size)
         left = tuple(side % axis.alignment for side, axis in zip(sides, self.axes, strict=True))
         if left != self.remainder:
             found = size_text(sides)
@@ -241,92 +284,3 @@ def sides_along(size: Size, axes: int) -> tuple[int, ...]:
     if len(sides) != axes:
         raise ErfscopeError(f"{size!r} has {len(sides)} axes, and the model has {axes}")
     return tuple(sides)
-
-
-#: Tiles of another size make a plan of the same kind.
-AnyTiling = TypeVar("AnyTiling", bound=Tiling)
-#: Side of the largest tile of images of any size.
-LONGEST = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TileCost:
-    """What tiles of one size cost. Sizes are in cells of the input, one entry per axis."""
-
-    #: "asked", "largest" of those that fit the memory, "least" computing of them; or the last two.
-    names: tuple[str, ...]
-    tile: tuple[int, ...]
-    step: tuple[int, ...]
-    crop: tuple[int, ...]
-    #: Of the forward pass of one crop without the weights, in bytes.
-    memory: int | None
-    #: Tiles of the whole image; None where no image size was given.
-    tiles: int | None
-    #: Share of the computing that goes into halos and overlaps: of a tile inside the image, or of the whole image where
-    #: its size was given.
-    wasted: float
-
-
-def with_tile(plan: AnyTiling, tile: Size) -> AnyTiling:
-    """The plan with tiles of another size; their memory is scaled by the cells of the crops.
-
-    Raises:
-        ErfscopeError: a size with another number of axes.
-    """
-    sides = sides_along(tile, len(plan.axes))
-    other = replace(plan, axes=tuple(axis.with_tile(side) for axis, side in zip(plan.axes, sides, strict=True)))
-    return replace(other, memory=_scaled(plan, math.prod(other.crop)))
-
-
-def tile_costs(plan: Tiling, image_size: Size | None = None, memory: int | None = None) -> tuple[TileCost, ...]:
-    """What the tiles that were asked for cost; and, of those that fit a memory in bytes, the largest, and the one that
-    computes least for the whole image.
-
-    Raises:
-        ErfscopeError: the model treats images of this size differently.
-    """
-    image = None if image_size is None else sides_along(image_size, len(plan.axes))
-    asked = _cost(plan, "asked", image)
-    if memory is None or plan.memory is None or (largest := _largest(plan, image, memory)) is None:
-        return (asked,)
-    of_largest = _cost(largest, "largest", image)
-    others = (_cost(even, "least", image) for even in _even(plan, image or ()))
-    fit = (cost for cost in others if (cost.memory or 0) <= memory)
-    least = min(fit, key=lambda cost: cost.wasted, default=of_largest)
-    if least.wasted >= of_largest.wasted:
-        return (asked, replace(of_largest, names=("largest", "least")))
-    return (asked, of_largest, least)
-
-
-def _scaled(plan: Tiling, cells: int) -> int | None:
-    return None if plan.memory is None else round(plan.memory * cells / math.prod(plan.crop))
-
-
-def _largest(plan: Tiling, image: tuple[int, ...] | None, memory: int) -> Tiling | None:
-    """The largest tile of equal sides that fits; None where the smallest does not."""
-    least = max(plan.alignment)
-    sides = range(least, max(image or (LONGEST,)) + least, least)
-    fit = bisect_right(sides, memory, key=lambda side: _clipped(plan, side, image).memory or 0)
-    return _clipped(plan, sides[fit - 1], image) if fit else None
-
-
-def _even(plan: Tiling, image: tuple[int, ...]) -> Iterator[Tiling]:
-    """Plans whose tiles cut the image evenly."""
-    most = max(image, default=0)
-    for side in {math.ceil(most / number) for number in range(1, most // max(plan.alignment) + 1)}:
-        yield _clipped(plan, side, image)
-
-
-def _clipped(plan: Tiling, side: int, image: tuple[int, ...] | None) -> Tiling:
-    return with_tile(plan, (side,) * len(plan.axes) if image is None else tuple(min(side, whole) for whole in image))
-
-
-def _cost(plan: Tiling, name: str, image: tuple[int, ...] | None) -> TileCost:
-    tiles, wasted, crop = None, plan.wasted, plan.crop
-    if image is not None:
-        # An image that is no larger than a crop is run in one piece.
-        crop = tuple(map(min, crop, image))
-        tiles = math.prod(len(axis.windows(side)) for axis, side in zip(plan.axes, image, strict=True))
-        wasted = 1 - math.prod(image) / (tiles * math.prod(crop))
-    memory = _scaled(plan, math.prod(crop))
-    return TileCost(names=(name,), tile=plan.tile, step=plan.step, crop=crop, memory=memory, tiles=tiles, wasted=wasted)

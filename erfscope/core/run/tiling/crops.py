@@ -1,8 +1,9 @@
-"""How a model is called on the crops of an image, and which tensor of its pass a plan is of."""
+"""How a model is run on the crops of an image, and which tensor of its pass a plan is of."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from erfscope.adapters.layer_name import parse, pick
 from erfscope.adapters.module import ModuleAdapter
 from erfscope.adapters.state import evaluation_mode, hooked
+from erfscope.adapters.weights.weights import sha256
 from erfscope.core.run.tiling.plan import Tiling
 from erfscope.core.system.containers import parts_of
 from erfscope.core.system.environment import ran_out
@@ -20,19 +22,16 @@ from erfscope.core.values.errors import ErfscopeError, MeasurementError
 from erfscope.core.values.names import OUTPUT
 from erfscope.core.values.unit import size_text
 
-#: A function or a module of crops (B, C, *space), or the adapter of a module that is called in another way.
-Runnable = Callable[[Tensor], Any] | ModuleAdapter
-
 
 class CropModel:
-    """Crops (B, C, *space) -> the map of a plan.
+    """A model as a function of crops (B, C, *space) that gives the map of a plan, inside :meth:`ready`.
 
     Args:
-        model: The model.
-        plan: The plan.
+        model: A function or a module of crops, or the adapter of a module that is called in another way.
+        plan: What it is run for: a layer, or one of the tensors that the model returns.
     """
 
-    def __init__(self, model: Runnable, plan: Tiling) -> None:
+    def __init__(self, model: Callable[[Tensor], Any] | ModuleAdapter, plan: Tiling) -> None:
         self.model, self.plan = model, plan
         self.module = model.module if isinstance(model, ModuleAdapter) else model
 
@@ -54,22 +53,24 @@ class CropModel:
                 raise ErfscopeError(text)
         yield
 
-    def place(self) -> tuple[torch.device, torch.dtype] | tuple[()]:
-        """Device and dtype of a module; nothing for a function, which takes inputs as they are."""
-        if isinstance(self.model, ModuleAdapter):
-            return self.model.device, self.model.dtype
-        for parameter in self.module.parameters() if isinstance(self.module, nn.Module) else ():
-            if parameter.is_floating_point():
-                return parameter.device, parameter.dtype
-        return ()
+    @property
+    def fingerprint(self) -> list[str | None]:
+        """The digests of the types of a module's parts and of its weights (None where these have no plain numbers); of
+        a function its name."""
+        if not isinstance(self.module, nn.Module):
+            return [getattr(self.module, "__qualname__", type(self.module).__qualname__)]
+        types = " ".join(type(module).__qualname__ for module in self.module.modules())
+        return [hashlib.sha256(types.encode()).hexdigest(), sha256(self.module)]
 
     def __call__(self, crops: Tensor) -> Tensor:
-        """Run the model; (B, C, *space) of the plan's layer, or of what the model returns.
+        """Run the model, on its device and in its dtype: the map of the plan's layer, or of what the model returns,
+        channels first, (B, C, *space).
 
         Raises:
             ErfscopeError: there is no such map.
             MeasurementError: the model fails.
         """
+        crops = crops.to(*self._place())
         output = self._of_layer(crops) if self.plan.layer else self._returned(crops)
         if not isinstance(output, Tensor):
             text = f"the plan's output is a tensor, and the model returned {type(output).__name__}"
@@ -82,6 +83,15 @@ class CropModel:
         if output.shape[-len(space) :] != space:
             raise ErfscopeError(f"the plan is for a map (B, C, *{space}), and the model gave {tuple(output.shape)}")
         return output
+
+    def _place(self) -> tuple[torch.device, torch.dtype] | tuple[()]:
+        """Device and dtype of a module; nothing for a function, which takes crops as they are."""
+        if isinstance(self.model, ModuleAdapter):
+            return self.model.device, self.model.dtype
+        for parameter in self.module.parameters() if isinstance(self.module, nn.Module) else ():
+            if parameter.is_floating_point():
+                return parameter.device, parameter.dtype
+        return ()
 
     def _returned(self, crops: Tensor) -> Any:
         output, _ = self._run(crops)
