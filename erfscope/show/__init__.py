@@ -5,6 +5,7 @@ writer of files. Beside it :mod:`erfscope.show.terminal`, :mod:`erfscope.show.pa
 May import: ``core`` and below.
 """
 
+from erfscope.core.answer.storage.writing import check_target
 from erfscope.core.values.printable import (
     brief,
     counted,
@@ -17,6 +18,7 @@ from erfscope.core.values.printable import (
     rounded,
     with_error,
 )
+from erfscope.core.values.unit import size_text
 from erfscope.show.figures.chart_data import Chart, ChartMap, Curve, Picture
 from erfscope.show.files import write
 from erfscope.show.shown import Shown
@@ -72,6 +74,7 @@ __all__ = [
     "Value",
     "aligned",
     "brief",
+    "check_target",
     "convention_text",
     "counted",
     "depth_sentences",
@@ -94,6 +97,7 @@ __all__ = [
     "rounded",
     "rows_of",
     "sides_text",
+    "size_text",
     "square_text",
     "weights_condition",
     "weights_words",

@@ -19,9 +19,8 @@ from erfscope.apps.advise.outcome import REACH, Search
 from erfscope.apps.advise.structure import Structure, bypassed
 from erfscope.apps.advise.target import HALO, Bound
 from erfscope.apps.advise.verdict import FRESH, LOOKS, finalists
-from erfscope.core.answer.json_values import plain
+from erfscope.core.answer.json_values import to_json
 from erfscope.core.answer.measures.radial_curve import mass_beyond
-from erfscope.core.answer.measures.values import paired_difference
 from erfscope.core.answer.result import Result
 from erfscope.core.request.request import Request
 from erfscope.core.run.analysis import analyze
@@ -270,7 +269,7 @@ class SearchRun:
             "layer": search.layer,
         }
         known |= {"measure": search.measure, "weights": None if search.draws_weights else adapter.weights.sha256}
-        found: dict[str, Any] = plain(known | {k: str(v) for k, v in sorted(self.options.items()) if k != "progress"})
+        found: dict[str, Any] = to_json(known | {k: str(v) for k, v in sorted(self.options.items()) if k != "progress"})
         return found
 
     def _resume(self) -> None:
@@ -317,4 +316,4 @@ class SearchRun:
             given = {**self.given, "layer": found.layer, "measures": [self.measure]}
             given["insert"] = self._inserted(candidate)
             values[candidate.text] = analyze(self.model, **given)[self.measure]
-        return {each.text: paired_difference(values[each.text], values[own.text]) for each in kept}
+        return {each.text: values[each.text].minus(values[own.text]) for each in kept}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import fx
 
-from erfscope.core.answer.json_values import fields, plain
+from erfscope.core.answer.json_values import fields, to_json
 from erfscope.core.graph.ends import FREE, LOCAL, narrowest
 from erfscope.core.graph.field import Fields
 from erfscope.core.graph.graph import Graph, shape_of
@@ -130,7 +130,7 @@ class Structure:
             }
             for each in self.layers
         ]
-        document: dict[str, Any] = plain(
+        document: dict[str, Any] = to_json(
             {
                 "model": self.model,
                 "input_size": self.input_size,

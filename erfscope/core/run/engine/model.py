@@ -27,7 +27,7 @@ from erfscope.core.system.restore import restored
 from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.core.values.finding import Finding
 from erfscope.core.values.names import IMAGE, OUTPUT
-from erfscope.core.values.unit import Unit, UnitWord, resolve_units
+from erfscope.core.values.unit import CENTRE, Unit, UnitWord, resolve_units
 from erfscope.core.values.unit_kind import TOKEN, by_kind, kind_of, resolve_kind, split_kind
 
 #: Units that are planned one by one at most, to see whether that is less than all of them together.
@@ -179,6 +179,22 @@ class OpenModel:
         """
         self.layer(layer)
         return Site(self.recording, layer, wrt)
+
+    def sites(self, layer: str | None, wrt: str = IMAGE, *, unit: UnitWord = CENTRE) -> list[Site]:
+        """A layer with each reference that one stands for: of several inputs those that it depends on.
+
+        Args:
+            layer: The layer; the one whose units are measured by default if None.
+            wrt: The reference.
+            unit: What is asked for of it, which says the kind of its units.
+
+        Raises:
+            ErfscopeError: as for :meth:`site`.
+            MeasurementError: as for :meth:`default_layer_of`.
+        """
+        kind, _ = kind_of(unit)
+        name = by_kind(layer or self.default_layer_of(kind), kind)
+        return [self.site(name, each) for each in self.references(name, wrt)]
 
     def units(self, site: Site, word: UnitWord) -> list[Unit]:
         """The units of a layer that a word means, as ``analyze`` takes it; not all units. Of several inputs places are
