@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import torch
 from torch import nn
@@ -289,23 +289,6 @@ def _facts(part: nn.Module) -> str:
     names = ("kernel_size", "stride", *["dilation"] * isinstance(part, _CONVS)) if isinstance(part, _STRIDED) else ()
     sides = {name.removesuffix("_size"): getattr(part, name) for name in names}
     return ", ".join(f"{name} {'x'.join(map(str, _per_axis(value)))}" for name, value in sides.items())
-
-
-class Window(NamedTuple):
-    """The longest side of what one module reads at once: of pools the kernel counts as 1, since no edit changes it."""
-
-    kernel: int
-    dilation: int
-    stride: int
-
-
-def windows(module: nn.Module) -> Iterator[Window]:
-    """The convolutions and pools of a module that can be edited."""
-    for part in module.modules():
-        if isinstance(part, _CONVS):
-            yield Window(max(part.kernel_size), max(part.dilation), max(part.stride))
-        elif isinstance(part, _STRIDED):
-            yield Window(1, 1, max(_per_axis(part.stride)))
 
 
 def _per_axis(value: Any, axes: int = 1) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +41,8 @@ def unwrapped(module: nn.Module) -> nn.Module:
 def _inside(module: nn.Module) -> nn.Module | None:
     is_average = isinstance(module, AveragedModel) or type(module).__name__ in _AVERAGES
     if isinstance(module, _PARALLEL) or is_average:
-        inner: nn.Module = module.module
-        return inner
+        inner: Any = module.module
+        return inner  # type: ignore[no-any-return]
     # A scripted class refuses to be asked for its forward.
     is_called = getattr(type(module), "forward", None) is not nn.Module.forward or "forward" in vars(module)
     if not is_called and len(parts := list(module.children())) == 1:

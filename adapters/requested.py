@@ -28,6 +28,7 @@ from erfscope.core.values.errors import ErfscopeError, unknown
 from erfscope.core.values.input_size import is_size
 from erfscope.core.values.model_facts import Preprocess
 
+#: What is measured: a spec, a live module, an exported program, or what :func:`erfscope.wrap` makes of a module.
 Model = str | nn.Module | ExportedProgram | ModuleAdapter
 
 

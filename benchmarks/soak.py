@@ -42,8 +42,8 @@ import erfscope.core.run.isolated
 import erfscope.show.figures
 import erfscope.show.save
 from erfscope.apps import gate
-from erfscope.cli.console import Screen
 from erfscope.cli.main import _run
+from erfscope.show.command.console import Screen
 
 NETS = """
 from torch import nn

@@ -14,10 +14,10 @@ from typing import Any
 
 import rich_click as click
 
-from erfscope.cli import config
-from erfscope.cli.console import complain, streams
-from erfscope.cli.options import with_traceback
 from erfscope.core.values.errors import ErfscopeError
+from erfscope.show.command import config
+from erfscope.show.command.console import complain, streams
+from erfscope.show.command.options import with_traceback
 
 GROUP = "erfscope.commands"
 #: Panel of the help -> command -> its place. It stands here and not in the metadata of the installation, which a
@@ -26,14 +26,14 @@ PANELS = {
     "Measure": {
         "analyze": "erfscope.cli.measure:analyze",
         "compare": "erfscope.cli.measure:compare",
-        "explore": "erfscope.cli.explore:explore",
+        "explore": "erfscope.apps.explore.command:explore",
         "layers": "erfscope.cli.layers:layers",
-        "advise": "erfscope.cli.advise:advise",
-        "tile": "erfscope.cli.tile:tile",
+        "advise": "erfscope.apps.advise.command:advise",
+        "tile": "erfscope.apps.tile.command:tile",
         "merge": "erfscope.cli.measure:merge",
     },
-    "Guard": {"check": "erfscope.cli.check:check"},
-    "Science": {"study": "erfscope.cli.study:study"},
+    "Guard": {"check": "erfscope.apps.gate.command:check"},
+    "Science": {"study": "erfscope.apps.lab.command:study"},
     "Help": {"models": "erfscope.cli.layers:models", "doctor": "erfscope.cli.doctor:doctor"},
 }
 #: The commands of erfscope.

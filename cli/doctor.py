@@ -13,9 +13,9 @@ from typing import NamedTuple
 import rich_click as click
 
 from erfscope.cli.commands import import_command, others, package
-from erfscope.cli.options import with_verbose
-from erfscope.cli.run.known_names import ModelName
 from erfscope.core.values.errors import ErfscopeError
+from erfscope.show.command.known_names import ModelName
+from erfscope.show.command.options import with_verbose
 
 OPENCV = ("opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless")
 
@@ -46,9 +46,9 @@ def doctor(model: str | None, verbose: bool) -> int:
 
     Exits with 2 if something is broken, or if the weights of MODEL can neither be found nor fetched.
     """
-    from erfscope.cli.console import Screen
     from erfscope.core.system.environment import OPENCV_FIX
     from erfscope.show import Cell, Column, Table, rows_of
+    from erfscope.show.command.console import Screen
     from erfscope.show.terminal import TerminalTable
 
     torch = _imported("torch", "pip install torch")

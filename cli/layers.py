@@ -6,13 +6,12 @@ from typing import Any
 
 import rich_click as click
 
-from erfscope.cli.console import Text, say
-from erfscope.cli.options import by_source, keywords, one_value, options, with_verbose
-from erfscope.cli.run.known_names import ModelName
-from erfscope.core.request.option import Building, declared
+from erfscope.show.command.console import Text, say
+from erfscope.show.command.known_names import ModelName
+from erfscope.show.command.options import BUILDING, by_source, keywords, options, table, with_verbose
 
 #: Options of how a model is built; its weights do not matter.
-BUILDING = one_value({name: each for name, each in declared(Building).items() if name not in ("checkpoint", "alpha")})
+ASKED = table(*(name for name in BUILDING if name != "checkpoint"))
 
 
 @click.command()
@@ -24,8 +23,8 @@ def models(pattern: str | None, pretrained: bool, verbose: bool) -> int:
 
     A PATTERN without wildcards matches names that contain it.
     """
-    from erfscope.cli.run.interruption import importing_torch
     from erfscope.core.values.errors import unknown
+    from erfscope.show.command.console import importing_torch
 
     with importing_torch():
         from erfscope.adapters.sources.catalogue import model_names
@@ -55,7 +54,7 @@ def models(pattern: str | None, pretrained: bool, verbose: bool) -> int:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--all", "everything", is_flag=True, help="List every layer, not only stages and blocks.")
-@options(BUILDING, in_panels=False)
+@options(ASKED, in_panels=False)
 @with_verbose
 def layers(
     model: str, layer: str | None, unit: str, wrt: str, as_json: bool, everything: bool, verbose: bool, **given: Any
@@ -64,18 +63,18 @@ def layers(
 
     Shows stages and blocks, or with --all every layer. Needs no weights and no images.
     """
-    from erfscope.cli.run.interruption import importing_torch
+    from erfscope.show.command.console import importing_torch
 
     with importing_torch():
         from erfscope.core.run.structure import layers as run
 
-    table = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(*by_source(given).values()))
-    from erfscope.cli.console import Screen, print_json
+    found = run(model, layer=layer, unit=unit, wrt=wrt, **keywords(*by_source(given).values()))
+    from erfscope.show.command.console import Screen, print_json
 
     if as_json:
-        print_json(table.to_json())
+        print_json(found.to_json())
         return 0
     from erfscope.show.view.terminal.layers import layer_view
 
-    Screen().print(layer_view(table, one=layer is not None, everything=everything))
+    Screen().print(layer_view(found, one=layer is not None, everything=everything))
     return 0

@@ -19,12 +19,12 @@ from click.core import ParameterSource
 from click.exceptions import Exit, NoSuchOption
 
 import erfscope
-from erfscope.cli import config
 from erfscope.cli.commands import PANELS, Commands
-from erfscope.cli.console import ShortHelp, complain, discard_output
-from erfscope.cli.run.interruption import SIGNALLED, Interrupted
+from erfscope.cli.interruption import SIGNALLED, Interrupted
 from erfscope.core.values.errors import ErfscopeError, MeasurementError, loop_text, naming_flags
 from erfscope.core.values.printable import printable
+from erfscope.show.command import config
+from erfscope.show.command.console import ShortHelp, complain, discard_output
 
 click.rich_click.TEXT_MARKUP = "markdown"
 click.rich_click.PADDING_HELPTEXT_FIRST_LINE = (0, 0, 1, 0)

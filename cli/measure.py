@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from erfscope.adapters.sources.kinds import SPECS
-from erfscope.cli import config
-from erfscope.cli.console import File, ShortHelp, Text, help_all, n_bytes, seconds
-from erfscope.cli.options import CHECKPOINTS, OUTPUT_OPTIONS, OutputOptions, on_command_line, options, with_verbose
-from erfscope.cli.run.known_names import ModelName
 from erfscope.core.request.option import OUTPUT
 from erfscope.core.request.settings import OPTIONS
 from erfscope.core.values.errors import ErfscopeError, unknown
+from erfscope.show.command import config
+from erfscope.show.command.console import File, ShortHelp, Text, help_all, n_bytes, seconds
+from erfscope.show.command.known_names import ModelName
+from erfscope.show.command.options import (
+    CHECKPOINTS,
+    OUTPUT_OPTIONS,
+    OutputOptions,
+    on_command_line,
+    options,
+    with_verbose,
+)
 
 if TYPE_CHECKING:
     from erfscope.core.answer.report import Report
@@ -38,7 +45,7 @@ def analyze(model: str | None, **given: Any) -> int:  # noqa: D103
     wanted = OutputOptions.from_options(given)
     if not models:
         if wanted.explain:
-            from erfscope.cli.views import guide
+            from erfscope.cli.explanation import guide
 
             return guide()
         raise ErfscopeError(
@@ -46,7 +53,7 @@ def analyze(model: str | None, **given: Any) -> int:  # noqa: D103
         )
     if len(models) > 1:
         raise ErfscopeError(f"the report has {len(models)} models; measure them with `erfscope compare --config`")
-    from erfscope.cli.run.running import measured
+    from erfscope.cli.running import measured
 
     def sweep(**keywords: Any) -> Report:
         from erfscope.core.run.analysis import sweep
@@ -104,12 +111,12 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
     models = (*config.asked_models(models),)
     wanted = OutputOptions.from_options(given)
     if not models and wanted.explain:
-        from erfscope.cli.views import guide
+        from erfscope.cli.explanation import guide
 
         return guide()
     if not models:
         raise ErfscopeError("nothing to compare; try `erfscope compare resnet18 resnet50`")
-    from erfscope.cli.run.running import measured
+    from erfscope.cli.running import measured
     from erfscope.core.answer.measures import MEASURES
 
     if sort is not None and sort not in MEASURES:
@@ -161,7 +168,7 @@ def merge(shards: tuple[str, ...], **given: Any) -> int:
 
     Each SHARD is a folder that `analyze` or `compare` wrote with `--shard I/N -o DIR`, in any order. A shard that is
     missing, given twice or part of another run is refused."""
-    from erfscope.cli.run.output import check_outputs, deliver
+    from erfscope.cli.output import check_outputs, deliver
     from erfscope.core.run.shards import merge as run
 
     wanted = OutputOptions.from_options(given)

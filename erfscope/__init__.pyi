@@ -10,8 +10,8 @@ from erfscope.adapters import wrap as wrap
 from erfscope.adapters.edits import edit as edit
 from erfscope.adapters.edits import edited as edited
 from erfscope.apps import gate as gate
-from erfscope.apps.advise import Advice as Advice
-from erfscope.apps.advise import advise as advise
+from erfscope.apps.advise.advice import Advice as Advice
+from erfscope.apps.advise.advice import advise as advise
 from erfscope.apps.explore.exploration import explore as explore
 from erfscope.apps.gate.checks import check as check
 from erfscope.apps.gate.checks import compare_to_baseline as compare_to_baseline

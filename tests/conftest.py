@@ -27,10 +27,10 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters import ModuleAdapter
+from erfscope.apps.lab.command import study_view
 from erfscope.apps.lab.studies import StudyResult
 from erfscope.cli.commands import others
 from erfscope.cli.main import cli, main
-from erfscope.cli.study import study_view
 from erfscope.core.answer.result import Result
 
 pytest_plugins = ["pytester"]

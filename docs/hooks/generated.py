@@ -7,6 +7,7 @@ In a page, what stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``
 from __future__ import annotations
 
 import csv
+import importlib
 import inspect
 import io
 import json
@@ -14,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
+from types import GenericAlias, UnionType
 from typing import Any
 
 import rich_click as click
@@ -85,27 +87,31 @@ def measures() -> Rows:
         yield m.name, m.formula, m.kind, UNITS[m.unit], WIDER[m.wider], ratio, error, m.not_for, m.source
 
 
-def names() -> str:
-    """What each public name of the page on Python is, in the order of the page."""
-    named = PUBLIC.findall((DOCS / "api.md").read_text(encoding="utf-8"))
+def names(page: str = "api.md") -> str:
+    """What each public name of a page on Python is, in the order of the page."""
+    named = PUBLIC.findall((DOCS / page).read_text(encoding="utf-8"))
     rows = [(f"[`{_short(name)}`](#erfscope.{name})", _first_sentence(name)) for name in named]
     return _markdown(("name", "what it is"), rows)
 
 
 def _short(name: str) -> str:
-    """A name as it is imported: of the package where that has it."""
+    """A name as it is imported: of the package where that has it, and of the face as its page imports it."""
     last = name.rpartition(".")[2]
-    return last if last in erfscope.__all__ else name
+    return last if last in erfscope.__all__ or name == f"core.{last}" else name
 
 
 def _first_sentence(name: str) -> str:
     value, last = erfscope, name.rpartition(".")[2]
-    for part in _short(name).split("."):
+    for part in (name if name == f"core.{last}" else _short(name)).split("."):
         value = getattr(value, part)
-    if isinstance(value, dict):
-        owner = inspect.getmodule(next(iter(value.values())))
+    if isinstance(value, dict | str | GenericAlias | UnionType):
+        if isinstance(value, dict):
+            owner = inspect.getmodule(next(iter(value.values())))
+        else:
+            stub = (resources.files("erfscope.core") / "__init__.pyi").read_text(encoding="utf-8")
+            owner = importlib.import_module(re.search(rf"from ([\w.]+) import {last} as", stub)[1])
         lines = inspect.getsource(owner).splitlines()
-        text = comment_above(lines, next(n for n, line in enumerate(lines, 1) if line.startswith(f"{last}: ")))
+        text = comment_above(lines, next(n for n, line in enumerate(lines, 1) if re.match(rf"{last}\b.* = ", line)))
     else:
         text = inspect.getdoc(value) or ""
     whole = " ".join(without_roles(text).split("\n\n")[0].split())
@@ -283,6 +289,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "studies": studies,
     "file-formats": formats,
     "figure-kinds": kinds,
+    "face": lambda: names("core.md"),
     "names": names,
 }
 #: The files of ``docs/tables``.

@@ -7,10 +7,12 @@ from erfscope.adapters import ModuleAdapter as ModuleAdapter
 from erfscope.adapters.requested import Model as Model
 from erfscope.core.answer.json_values import from_json as from_json
 from erfscope.core.answer.json_values import to_json as to_json
+from erfscope.core.answer.layers import LayerRow as LayerRow
 from erfscope.core.answer.maps.erf_map import ErfMap as ErfMap
 from erfscope.core.answer.maps.erf_map import FloatArray as FloatArray
 from erfscope.core.answer.measures import MEASURES as MEASURES
 from erfscope.core.answer.measures import MeasureValue as MeasureValue
+from erfscope.core.answer.measures.radial_curve import mass_beyond as mass_beyond
 from erfscope.core.answer.report import Report as Report
 from erfscope.core.answer.result import Result as Result
 from erfscope.core.graph.site import Site as Site
@@ -19,6 +21,7 @@ from erfscope.core.request.request import Request as Request
 from erfscope.core.request.settings import Options as Options
 from erfscope.core.run.engine.layer_table import layer_table as layer_table
 from erfscope.core.run.engine.model import OpenModel as OpenModel
+from erfscope.core.run.engine.operations import Operation as Operation
 from erfscope.core.run.executor import measure as measure
 from erfscope.core.run.executor import report_of as report_of
 from erfscope.core.run.halos import halo_of as halo_of

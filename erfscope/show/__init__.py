@@ -5,6 +5,7 @@ writer of files. Beside it :mod:`erfscope.show.terminal`, :mod:`erfscope.show.pa
 May import: ``core`` and below.
 """
 
+from erfscope.core.answer.depth import in_depth
 from erfscope.core.answer.storage.writing import check_target
 from erfscope.core.values.printable import (
     brief,
@@ -13,6 +14,7 @@ from erfscope.core.values.printable import (
     listed,
     listed_up_to,
     number,
+    one_line,
     plus,
     printable,
     rounded,
@@ -84,12 +86,14 @@ __all__ = [
     "gloss_of",
     "halo_text",
     "images_text",
+    "in_depth",
     "lengths_text",
     "listed",
     "listed_up_to",
     "markdown",
     "markdown_text",
     "number",
+    "one_line",
     "over_text",
     "plus",
     "printable",

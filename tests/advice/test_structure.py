@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.apps.advise.structure import ALL, LayerField, Structure
+from erfscope.apps.advise.structure import ALL, Structure
+from erfscope.core import Operation
 
 #: (smallest, largest) input that rfa_toolbox's ``input_resolution_range`` gives; None where its smallest counts squeeze
 #: and excitation or a kernel of 1 in another way.
@@ -36,7 +37,7 @@ def fields(found: Structure, name: str = "shortest_in", axis: int = 0) -> dict[s
     return {each.name: getattr(each, name)[axis] for each in found.layers}
 
 
-def layer(found: Structure, name: str) -> LayerField:
+def layer(found: Structure, name: str) -> Operation:
     (one,) = [each for each in found.layers if each.name == name]
     return one
 

@@ -29,8 +29,8 @@ from releases import needs_folders
 import erfscope
 from erfscope.cli import doctor as doctor_module
 from erfscope.cli.commands import OWN, import_command
-from erfscope.cli.console import COMMON
 from erfscope.core.answer.storage import writing
+from erfscope.show.command.console import COMMON
 from erfscope.show.figures.kinds import KINDS
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn", "plain_environment")

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 import erfscope
+from erfscope.cli.explanation import explanation
 from erfscope.cli.main import main
-from erfscope.cli.views import explanation
 from erfscope.core.answer.convention import CONVENTIONS
 from erfscope.core.answer.measures import MEASURES
 from erfscope.core.answer.report import Report

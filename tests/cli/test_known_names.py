@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from erfscope.adapters.sources import catalogue
-from erfscope.cli.run.known_names import names_in_timm
+from erfscope.show.command.known_names import names_in_timm
 
 
 def test_the_names_in_the_files_of_timm_are_those_that_it_lists():

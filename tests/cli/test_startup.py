@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from erfscope.cli.run.interruption import importing_torch
+from erfscope.show.command.console import importing_torch
 
 SCRIPT = """
 import gc, sys, types
-from erfscope.cli.run.interruption import importing_torch
+from erfscope.show.command.console import importing_torch
 
 frozen = gc.get_freeze_count()  # Python 3.12 freezes some objects itself
 try:
@@ -44,6 +44,14 @@ def test_where_torch_is_there_already_the_collector_is_left_alone(enabled):
         assert gc.isenabled() is enabled
     finally:
         (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ["adapters", "core", "show", "gate", "theory", "studies"])
+def test_a_room_can_be_had_of_the_package_before_anything_is_imported(room):
+    code = f"import erfscope; print(erfscope.{room}.__name__)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout.strip().rpartition(".")[2]) == (0, room), ran.stderr
 
 
 MEASURED = ["--weights", "random", "--samples", "2", "--input-size", "64"]

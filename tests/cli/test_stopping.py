@@ -18,9 +18,9 @@ import pytest
 import warm
 
 import erfscope
+from erfscope.cli import interruption as interrupting
+from erfscope.cli.interruption import Interruption, stoppable
 from erfscope.cli.main import _run
-from erfscope.cli.run import interruption as interrupting
-from erfscope.cli.run.interruption import Interruption, stoppable
 from erfscope.core.run import executor
 from erfscope.core.run.engine import batch
 from erfscope.core.values.errors import ErfscopeError, MeasurementError

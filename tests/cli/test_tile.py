@@ -19,9 +19,9 @@ import zarr
 
 import erfscope
 from erfscope.apps.tile import recipes
+from erfscope.apps.tile.command import TOOLS
 from erfscope.apps.tile.run import TileCount
 from erfscope.cli.main import main
-from erfscope.cli.tile import TOOLS
 
 NETS = """
 from torch import nn

@@ -32,10 +32,10 @@ from test_explorer import OPTIONS, Net, net, picture  # noqa: F401
 
 import erfscope
 from erfscope.apps.explore import exploration, server
+from erfscope.apps.explore.command import host_and_port
 from erfscope.apps.explore.live import BadRequest, LiveExplorer, Overtaken, projective_fields, read_request
 from erfscope.apps.explore.planes import block_sums, levels
 from erfscope.apps.explore.stages import ENCLOSED, MEASURED
-from erfscope.cli.explore import host_and_port
 from erfscope.cli.main import main
 from erfscope.core.request.request import Request
 from erfscope.core.run.models import feed_of, load_model

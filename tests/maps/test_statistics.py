@@ -100,6 +100,17 @@ def test_the_error_of_an_angle_does_not_depend_on_where_the_axis_points(angle, s
     assert jackknife_se(turned, period=180.0) == pytest.approx(jackknife_se(steps), abs=1e-6)
 
 
+@given(st.floats(-90, 90), st.lists(st.floats(-20, 20), min_size=4, max_size=10))
+def test_the_jackknifes_error_of_a_value_is_that_of_its_difference_from_what_never_varies(angle, steps):
+    turned = [(angle + step + 90) % 180 - 90 for step in steps]
+    for ours, kind in ((steps, "radius"), (turned, "angle")):
+        found, fixed = value(ours[0], ours, kind), value(1.0, [1.0] * len(steps), kind)
+        expected = pytest.approx(jackknife_se(steps), abs=1e-6)
+        # In pairs, and of two separate measurements.
+        assert (found.jackknife_se(), found.jackknife_se(fixed)) == (expected, expected)
+        assert found.jackknife_se(value(1.0, [1.0] * (len(steps) + 1), kind)) == expected
+
+
 def value(number, without=(), kind="radius") -> MeasureValue:
     return MeasureValue(value=number, leave_one_out=tuple(without), kind=kind)
 

@@ -14,9 +14,8 @@ from torch import nn
 
 import erfscope
 from erfscope.adapters.blocks import BLOCKS
+from erfscope.apps.lab.command import STUDY_NAMES
 from erfscope.apps.lab.studies import STUDIES
-from erfscope.cli.options import one_value
-from erfscope.cli.study import STUDY_NAMES
 from erfscope.core.answer import figure_style
 from erfscope.core.answer.convention import CONVENTIONS
 from erfscope.core.images.synthetic import KINDS
@@ -26,6 +25,7 @@ from erfscope.core.request.request import Request
 from erfscope.core.request.settings import OPTIONS, Options, Settings
 from erfscope.core.run.attribution.captum_methods import NAMES
 from erfscope.core.values.errors import ErfscopeError, naming_flags
+from erfscope.show.command import table
 from erfscope.show.figures.kinds import FIGURES
 from erfscope.show.figures.style import FigureStyle
 
@@ -70,7 +70,7 @@ def test_the_command_line_offers_every_study():
 
 
 def test_the_help_of_a_command_of_one_value_offers_no_lists():
-    unit, alone = OPTIONS["unit"].option, one_value(OPTIONS)
+    unit, alone = OPTIONS["unit"].option, table(*OPTIONS)
     assert unit.several
     assert unit.text == alone["unit"].option.text.removesuffix(".") + f"; {unit.several}."
     assert not [name for name, each in alone.items() if "comma list" in each.option.text or "{" in each.option.text]

@@ -19,13 +19,13 @@ import torch
 from rich.console import Console
 
 from erfscope import studies, theory
+from erfscope.apps.lab.command import study_view
 from erfscope.apps.lab.influence_matrix import Influence, influence
 from erfscope.apps.lab.studies import theorems
 from erfscope.apps.lab.studies.study import StudyOptions, claim
 from erfscope.apps.lab.studies.theorems import CASES, draws_of
 from erfscope.apps.lab.studies.theorems.case import LIMIT, Draws, Outcome, expects, grouped, worst
 from erfscope.cli.main import main
-from erfscope.cli.study import study_view
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.show import Column, Table, format_table, rows_of
 

@@ -3,7 +3,3 @@ widen it at the least cost.
 
 May import: what ``apps`` may.
 """
-
-from erfscope.apps.advise.advise import Advice, advise
-
-__all__ = ["Advice", "advise"]

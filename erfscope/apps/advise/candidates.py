@@ -10,13 +10,15 @@ from shlex import quote
 
 from torch import nn
 
-from erfscope.adapters.edits import windows
 from erfscope.apps.advise.structure import Structure
 
 #: Blocks that widen the field.
 WIDE_BLOCKS = ("nonlocal", "gcn", "gatv2", "gc", "large_kernel")
 #: The last parts of a model, which are edited one by one to widen its field.
 MOST_PARTS = 6
+#: What edits change.
+_CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_STRIDED = (*_CONVS, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,11 @@ def joined(chosen: Sequence[Candidate], every: Sequence[Candidate]) -> list[Cand
 
 def _windows(part: nn.Module) -> tuple[int, int, int]:
     """The kernel that most of a part's convolutions have, 0 for none; and the largest dilation and stride."""
-    every = list(windows(part))
-    kernels = Counter(each.kernel for each in every if each.kernel > 1)
-    dilation, stride = (max((each[axis] for each in every), default=1) for axis in (1, 2))
-    return kernels.most_common(1)[0][0] if kernels else 0, dilation, stride
+    convs = [each for each in part.modules() if isinstance(each, _CONVS)]
+    strides = [each.stride for each in part.modules() if isinstance(each, _STRIDED)]
+    kernels = Counter(kernel for each in convs if (kernel := max(each.kernel_size)) > 1)
+    return (
+        kernels.most_common(1)[0][0] if kernels else 0,
+        max((max(each.dilation) for each in convs), default=1),
+        max((max(each) if isinstance(each, tuple | list) else each for each in strides), default=1),
+    )

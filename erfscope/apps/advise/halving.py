@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from erfscope.apps.advise.candidates import Candidate
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError
 
 #: Draws that each candidate gets, and that one gets at most: Student's t has a standard deviation from four on.
 FIRST_DRAWS, MOST_DRAWS = 4, 32

@@ -12,23 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from erfscope.adapters.requested import Model
+from erfscope import analyze
 from erfscope.apps.advise.candidates import Candidate, joined, narrower, parts_of, wider
 from erfscope.apps.advise.halving import Trial, difference, fill, settle
 from erfscope.apps.advise.outcome import REACH, Search
-from erfscope.apps.advise.structure import Structure, bypassed
+from erfscope.apps.advise.structure import Structure
 from erfscope.apps.advise.target import HALO, Bound
 from erfscope.apps.advise.verdict import FRESH, LOOKS, finalists
-from erfscope.core.answer.json_values import to_json
-from erfscope.core.answer.measures.radial_curve import mass_beyond
-from erfscope.core.answer.result import Result
-from erfscope.core.request.request import Request
-from erfscope.core.run.analysis import analyze
-from erfscope.core.run.engine.cost import forward_bytes
-from erfscope.core.run.engine.model import OpenModel
-from erfscope.core.run.halos import halo_of
-from erfscope.core.run.models import load_structure
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError, Model, OpenModel, Request, Result, halo_of, mass_beyond, open_model, to_json
 from erfscope.show import write
 
 #: The file in a folder that keeps what a search has measured, and its form.
@@ -78,7 +69,7 @@ class SearchRun:
             draws_weights=isinstance(model, str),
             spec=model if isinstance(model, str) else "",
             base=tuple(map(str, self._inserted(Candidate()) or ())),
-            input_size=loaded.adapter.preprocess.size,
+            input_size=loaded.input_size,
         )
         self.own_halo: float | None = None
         #: What was measured, by candidate and draw, and of smaller halos the r50 beside it and by draw what of the
@@ -142,8 +133,8 @@ class SearchRun:
 
     def _candidates(self, structure: Structure) -> tuple[list[Candidate], tuple[str, ...]]:
         """The variants of one edit, and the parts that skip connections pass by."""
-        module, variants = self.loaded.adapter.module, narrower if self.search.price == HALO else wider
-        by = bypassed(self.loaded, self.search.layer, parts_of(structure, module))
+        module, variants = self.loaded.module, narrower if self.search.price == HALO else wider
+        by = self.loaded.passed_by(self.search.layer, parts_of(structure, module))
         return variants(structure, module), by
 
     def _decide(self, found: Search, tested: Sequence[Trial], *, stop: Callable[[], bool]) -> None:
@@ -181,9 +172,9 @@ class SearchRun:
             sizes = (candidate.size or self.request.sizes[0],)
             own = replace(self.request, insert=self._inserted(candidate), sizes=sizes)
             try:
-                loaded = load_structure(self.model, own)
+                loaded = open_model(self.model, own, with_numbers=False)
                 costs |= {"gmacs": loaded.cost.gmacs, "params": loaded.cost.parameters}
-                costs["memory"] = forward_bytes(loaded.recording.graph)
+                costs["memory"] = loaded.forward_bytes
                 if self.search.price == HALO:
                     costs[HALO] = self._halo(own)
                 loaded.layer(self.search.layer)
@@ -262,13 +253,13 @@ class SearchRun:
 
     def _asked(self) -> dict[str, Any]:
         """What values of different runs must agree in."""
-        search, adapter = self.search, self.loaded.adapter
+        search, loaded = self.search, self.loaded
         known: dict[str, Any] = {
-            "model": self.loaded.label,
-            "input_size": adapter.preprocess.size,
+            "model": loaded.label,
+            "input_size": loaded.input_size,
             "layer": search.layer,
         }
-        known |= {"measure": search.measure, "weights": None if search.draws_weights else adapter.weights.sha256}
+        known |= {"measure": search.measure, "weights": None if search.draws_weights else loaded.weights.sha256}
         found: dict[str, Any] = to_json(known | {k: str(v) for k, v in sorted(self.options.items()) if k != "progress"})
         return found
 

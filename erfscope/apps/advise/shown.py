@@ -7,9 +7,8 @@ from typing import Any
 
 from erfscope.apps.advise.outcome import Search
 from erfscope.apps.advise.shown_search import search_json, search_parts
-from erfscope.apps.advise.structure import ALL, LayerField, Sides, Structure
-from erfscope.core.answer.depth import in_depth
-from erfscope.core.answer.report import Report
+from erfscope.apps.advise.structure import ALL, Sides, Structure
+from erfscope.core import Operation, Report
 from erfscope.show import (
     DASH,
     Column,
@@ -18,6 +17,7 @@ from erfscope.show import (
     depth_sentences,
     depth_table,
     images_text,
+    in_depth,
     listed_up_to,
     random_weights,
     rows_of,
@@ -77,12 +77,12 @@ def _headline(structure: Structure) -> str:
     return f"{at}: {len(certain)} of {whole} layers {are} unproductive, with {_shares(certain, structure)}"
 
 
-def _widening(layers: Sequence[LayerField]) -> list[LayerField]:
+def _widening(layers: Sequence[Operation]) -> list[Operation]:
     """Those that see more than their input: a kernel of 1 mixes channels at any size."""
     return [each for each in layers if each.widens]
 
 
-def _shares(layers: Sequence[LayerField], structure: Structure) -> str:
+def _shares(layers: Sequence[Operation], structure: Structure) -> str:
     params, gmacs = sum(each.params for each in layers), sum(each.gmacs for each in layers)
     return f"{_share(params, structure.params)} of the parameters and {_share(gmacs, structure.gmacs)} of the GMACs"
 
@@ -132,7 +132,7 @@ def _findings(structure: Structure) -> Iterator[str]:
         )
 
 
-def _named(layers: Sequence[LayerField]) -> str:
+def _named(layers: Sequence[Operation]) -> str:
     return listed_up_to(FEW, [each.name for each in layers])
 
 
@@ -155,7 +155,7 @@ def _side(sides: Sides) -> str:
 
 def stages_table(structure: Structure) -> Table:
     """The layers of each stage together; neighbours that are alike in one row."""
-    groups: dict[str, list[LayerField]] = {}
+    groups: dict[str, list[Operation]] = {}
     for each in structure.in_place:
         groups.setdefault(each.stage or each.name.partition(".")[0] or each.name, []).append(each)
     wasted, critical = {*structure.unproductive()}, {*structure.critical()}

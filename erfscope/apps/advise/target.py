@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from erfscope.core.answer.measures import MEASURES
-from erfscope.core.values.errors import ErfscopeError, unknown
+from erfscope.core import MEASURES, ErfscopeError, unknown
 
 #: What a budget bounds.
 COSTS = ("gmacs", "params", "memory")

@@ -17,8 +17,10 @@ def fields(record: Any) -> dict[str, Any]:
 
 
 def to_json(value: Any, *, records: bool = True) -> Any:
-    """A value as JSON values only: dataclasses become mappings of their fields, tuples lists, numpy numbers plain ones,
-    non-finite numbers null, and what JSON lacks its text.
+    """A value as JSON values.
+
+    Dataclasses become mappings of their fields, tuples lists, numpy numbers plain ones, non-finite numbers null, and
+    what JSON lacks its text.
 
     Args:
         value: Any value.

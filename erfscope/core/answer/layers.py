@@ -100,27 +100,26 @@ class LayerTable(Displayed):
         """
         return outputs().frame(self)
 
+    def overview(self) -> list[LayerRow]:
+        """Rows of stages, blocks, modules around them and the default layer, of all layers where there are none of
+        these; without maps of one position.
+
+        A block is the outermost numbered item inside a stage, or of a model: ``layer1.0``, but not
+        ``layer2.0.downsample.0``."""
+        usable = [row for row in self.rows if all(side > 1 for side in row.shape[1:])]
+        stages = {row.name for row in usable if row.stage}
+
+        def is_block(name: str) -> bool:
+            # Of a module that several inputs share each call is a block.
+            *above, last = name.partition("@")[0].split(".")
+            numbered = (".".join(above[: depth + 1]) for depth, part in enumerate(above) if part.isdigit())
+            return last.isdigit() and "downsample" not in above and all(outer in stages for outer in numbered)
+
+        shown = stages | {row.name for row in usable if is_block(row.name)}
+        if shown and not stages:
+            around = {name[:place] for name in shown for place, letter in enumerate(name) if letter == "."}
+            shown |= around | {row.name for row in usable if row.part}
+        return [row for row in usable if not shown or row.name in {*shown, self.default_layer}]
+
     def __repr__(self) -> str:
         return f"<{self.model} at {size_text(self.input_size)}: {len(self.rows)} layers and units>"
-
-
-def overview(table: LayerTable) -> list[LayerRow]:
-    """Rows of stages, blocks, modules around them and the default layer, of all layers where there are none of these;
-    without maps of one position.
-
-    A block is the outermost numbered item inside a stage, or of a model: ``layer1.0``, but not
-    ``layer2.0.downsample.0``."""
-    usable = [row for row in table.rows if all(side > 1 for side in row.shape[1:])]
-    stages = {row.name for row in usable if row.stage}
-
-    def is_block(name: str) -> bool:
-        # Of a module that several inputs share each call is a block.
-        *above, last = name.partition("@")[0].split(".")
-        numbered = (".".join(above[: depth + 1]) for depth, part in enumerate(above) if part.isdigit())
-        return last.isdigit() and "downsample" not in above and all(outer in stages for outer in numbered)
-
-    shown = stages | {row.name for row in usable if is_block(row.name)}
-    if shown and not stages:
-        around = {name[:place] for name in shown for place, letter in enumerate(name) if letter == "."}
-        shown |= around | {row.name for row in usable if row.part}
-    return [row for row in usable if not shown or row.name in {*shown, table.default_layer}]

@@ -368,7 +368,7 @@ def lists_options(function: Taker) -> Taker:
 
 
 class Options(Choices, Building, Running, total=False):
-    """Every option is the command line's of the same name, with underscores. ``erfscope analyze --help`` describes
+    """Every option is the command line's of the same name, with underscores. The help of ``analyze`` describes
     each.
 
     The fields of :class:`Settings`, written by ``pytest tests/options --update-golden``, so that type checkers see

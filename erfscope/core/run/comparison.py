@@ -99,9 +99,9 @@ def compared(
     if not live and unit is not None:
         # Nothing is measured now, so the unit of the stored results holds.
         more["unit"] = unit
-    found = comparability.with_versions(results)
+    together = comparability.with_versions(results)
     labels = [label for label, _ in entries]
-    return report_of(found, request, model=labels, environment=_environment(entries), **more)
+    return report_of(together, request, model=labels, environment=_environment(entries), **more)
 
 
 def _by_setting(

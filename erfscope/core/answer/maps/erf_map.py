@@ -13,6 +13,7 @@ from erfscope.core.values.axes import Axes
 from erfscope.core.values.errors import unknown
 from erfscope.core.values.unit import Trf
 
+#: Arrays of maps and of numbers.
 FloatArray = NDArray[np.float64]
 #: Stands for the axes of a map that nothing is said of.
 NO_AXES = Axes(names=(), spacing=(), units=())

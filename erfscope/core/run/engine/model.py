@@ -21,11 +21,14 @@ from erfscope.core.graph.record import UNRECORDED, RecordingError
 from erfscope.core.graph.recording import LayerRecord, Recording
 from erfscope.core.graph.run import Crop
 from erfscope.core.graph.site import Site
-from erfscope.core.run.engine.cost import cropped_giga_multiply_adds, giga_multiply_adds
+from erfscope.core.run.engine.cost import cropped_giga_multiply_adds, forward_bytes, giga_multiply_adds
+from erfscope.core.run.engine.operations import Operation, operations_of, passed_by
 from erfscope.core.system.progress import Progress, no_progress, stage
 from erfscope.core.system.restore import restored
+from erfscope.core.values.axes import Axes
 from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.core.values.finding import Finding
+from erfscope.core.values.model_facts import Weights
 from erfscope.core.values.names import IMAGE, OUTPUT
 from erfscope.core.values.unit import CENTRE, Unit, UnitWord, resolve_units
 from erfscope.core.values.unit_kind import TOKEN, by_kind, kind_of, resolve_kind, split_kind
@@ -91,6 +94,31 @@ class OpenModel:
             f"{self.label} has data-dependent control flow; recorded once with random input ({why}): its theoretical"
             " receptive fields (TRFs) hold for the path it took"
         )
+
+    @property
+    def module(self) -> nn.Module:
+        """The model's ``nn.Module``."""
+        return self.adapter.module
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The references that stand for inputs: "image", or "input:NAME" of each of several."""
+        return (*self.adapter.preprocess.parts,) or (IMAGE,)
+
+    @property
+    def input_size(self) -> tuple[int, ...]:
+        """Cells of the input along each axis; of several inputs those of the first."""
+        return self.adapter.preprocess.size
+
+    @property
+    def axes(self) -> Axes:
+        """The axes of the input."""
+        return self.adapter.preprocess.axes
+
+    @property
+    def weights(self) -> Weights:
+        """Where its weights come from."""
+        return self.adapter.weights
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -273,6 +301,27 @@ class OpenModel:
         """All operations up to a layer, whole, for so many images, or as many as were recorded."""
         count = images or self.recording.images
         return self._crop(site, (), count, count, self.adapter)
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """The operations with weights of a model of one input, in order of execution, and what each sees of the input.
+
+        Raises:
+            MeasurementError: the model cannot run on an input of this size.
+        """
+        last: str | None = None
+        with contextlib.suppress(ErfscopeError):
+            last = self.default_layer
+        return operations_of(self.recording, self.parts, last)
+
+    def passed_by(self, layer: str, parts: Sequence[str]) -> tuple[str, ...]:
+        """Those modules that skip connections pass by: the layer still sees the image without them."""
+        return passed_by(self.recording, layer, parts)
+
+    @property
+    def forward_bytes(self) -> int:
+        """Bytes of one image's tensors alive at once, at the worst moment of a forward pass without gradients."""
+        return forward_bytes(self.recording.graph)
 
     @cached_property
     def cost(self) -> Cost:

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.measure import Measurement
 from rich.text import Text
 
-from erfscope.core.answer.layers import LayerRow, LayerTable, overview
+from erfscope.core.answer.layers import LayerRow, LayerTable
 from erfscope.core.values.names import IMAGE, is_input
 from erfscope.core.values.printable import brief, listed_up_to
 from erfscope.core.values.unit import Trf, size_text
@@ -24,7 +24,7 @@ UNLIMITED = 10_000
 def layer_view(table: LayerTable, *, one: bool | None = None, everything: bool = False) -> RenderableType:
     """All layers as a table, or everything about one of them; about the only one if ``one`` is None."""
     one = len({row.name for row in table.rows}) == 1 if one is None else one
-    body = _single(table) if one else _All(table, list(table.rows) if everything else overview(table))
+    body = _single(table) if one else _All(table, list(table.rows) if everything else table.overview())
     return Group(body, *(Text(f"! {note}", style="yellow") for note in table.notes))
 
 

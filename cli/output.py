@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erfscope.cli.console import Screen, complain, print_json, say, streams
-from erfscope.cli.options import MAPS, OutputOptions, on_command_line
-from erfscope.core.answer.storage.writing import TABLES, check_output, is_folder, refuse_input, refuse_inside, suffixes
-from erfscope.core.system.progress import Progress, progress_lines
-from erfscope.core.values.errors import ErfscopeError, FallbackWarning, refuse_broken_link
-from erfscope.core.values.printable import one_line
+from erfscope.core.answer.storage.writing import TABLES, check_output, is_folder, suffixes
+from erfscope.core.values.errors import ErfscopeError, refuse_broken_link
+from erfscope.show.command.console import Screen, complain, print_json, say, streams
+from erfscope.show.command.inputs import refuse_inputs
+from erfscope.show.command.options import MAPS, OutputOptions, on_command_line
 from erfscope.show.figures.style import OF_MAPS
 
 if TYPE_CHECKING:
@@ -60,41 +57,6 @@ def check_outputs(wanted: OutputOptions, images: Any = (), read: Sequence[str | 
             )
 
 
-def refuse_inputs(output: str, images: Any, read: Sequence[str | Path] = ()) -> None:
-    """Refuse an output that is or holds one of the inputs, or lies in one that is zarr.
-
-    Args:
-        output: The output.
-        images: Files, folders and patterns, as ``--image`` names them.
-        read: Other files and folders that are read.
-
-    Raises:
-        ErfscopeError: it is.
-    """
-    from erfscope.core.images.files import by_input
-
-    named = by_input(images)
-    several = named.values() if isinstance(named, Mapping) else [named]
-    inputs = [*read, *(path for paths in several for path in ([paths] if isinstance(paths, str) else paths or ()))]
-    # A folder is no file of another folder.
-    files = list(_files([each for each in inputs if Path(output).is_file() or not Path(each).exists()]))
-    refuse_input(output, [*inputs, *files])
-    refuse_inside(output, files)
-
-
-def _files(inputs: Sequence[str | Path]) -> Iterator[str | Path]:
-    """The files that inputs name, those in folders and of patterns among them."""
-    from erfscope.core.answer.storage.files import is_report
-    from erfscope.core.images.files import EVERY, find
-
-    for each in inputs:
-        if is_report(Path(each)):
-            yield from Path(each).iterdir()
-        # What is not there is refused where it is read.
-        with contextlib.suppress(ErfscopeError):
-            yield from find(each, EVERY).files
-
-
 def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str], options: Mapping[str, Any]) -> None:
     """Refuse a kind of figure that these models and options do not allow.
 
@@ -116,46 +78,6 @@ def check_figure(wanted: OutputOptions, models: Mapping[str, str] | Sequence[str
 def _figures(wanted: OutputOptions) -> list[str]:
     """The figures' files among the outputs."""
     return [text for text in wanted.output if Path(text).suffix.lower() in suffixes("figure")]
-
-
-@contextlib.contextmanager
-def progress(quiet: bool, *, in_lines: bool = False) -> Iterator[Progress | None]:
-    """A progress bar per model on stderr, only in a terminal; the report shows the warnings of a fallback.
-
-    Args:
-        quiet: Whether to show nothing.
-        in_lines: Whether to print a line for each step where there is no terminal, such as in the log of a long run.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)
-        console = Screen(stderr=True)
-        if quiet or not console.is_terminal:
-            yield progress_lines() if in_lines and not quiet else None
-            return
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bars
-
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn("{task.fields[steps]}"),
-            TimeRemainingColumn(),
-        )
-        with Bars(*columns, console=console, transient=True) as bar:
-            tasks: dict[str, Any] = {}
-
-            def show(text: str, done: int, total: int) -> None:
-                # What has no steps has no share that is done, and no time left; it goes when it is done.
-                steps, of = (f"{done}/{total}", total) if total > 1 else ("", None)
-                if total == 1 and done == 1 and text in tasks:
-                    bar.remove_task(tasks.pop(text))
-                    return
-                if text not in tasks or bar.tasks[bar.task_ids.index(tasks[text])].finished:
-                    # A resumed training begins after its first step: what is done already tells nothing of the speed.
-                    tasks[text] = bar.add_task(one_line(text), total=of, completed=done, steps=steps)
-                bar.update(tasks[text], completed=done, steps=steps)
-
-            yield show
 
 
 def explain_computing(report: Report) -> None:
@@ -264,7 +186,7 @@ def _print_rich(report: Report, wanted: OutputOptions, *, written: Sequence[str]
         if result.verification is not None:
             screen.print(f"{result.label} · {result.layer}: {result.verification.text}", soft_wrap=True)
     if wanted.explain:
-        from erfscope.cli.views import explanation
+        from erfscope.cli.explanation import explanation
 
         screen.print(explanation(report))
     if hint and not wanted.explain and (step := next_step(report, written)):

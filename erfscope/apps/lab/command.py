@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from erfscope.cli.console import File, Text
-from erfscope.cli.options import OUTPUT_OPTIONS, chosen_format, options, with_verbose
+from erfscope.core import ErfscopeError
 from erfscope.core.answer.storage.writing import TABLES, suffixes
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.printable import one_line
+from erfscope.show import command, one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,11 +26,11 @@ EFFORTS = ("quick", "full", "long")
 
 
 @click.command()
-@click.argument("name", required=False, type=Text(words=STUDY_NAMES))
+@click.argument("name", required=False, type=command.Text(words=STUDY_NAMES))
 @click.option("--list", "listing", is_flag=True, help="List the studies.")
 @click.option(
     "--effort",
-    type=Text(words=EFFORTS, is_closed=True),
+    type=command.Text(words=EFFORTS, is_closed=True),
     default="full",
     show_default=True,
     help="quick (less than a minute), full (at most ten), or long (trainings of hours; other studies run in full).",
@@ -41,11 +39,14 @@ EFFORTS = ("quick", "full", "long")
 @click.option(
     "--data",
     metavar="DIR",
-    type=File(),
+    type=command.File(),
     help="The papers' own data set, for studies that take one (--list says which). Default: data made here.",
 )
 @click.option(
-    "--cache", metavar="DIR", type=File(), help="Folder that keeps trained nets. Default: the user's cache folder."
+    "--cache",
+    metavar="DIR",
+    type=command.File(),
+    help="Folder that keeps trained nets. Default: the user's cache folder.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(
@@ -53,12 +54,12 @@ EFFORTS = ("quick", "full", "long")
     "--output",
     multiple=True,
     metavar="PATH",
-    type=File(),
+    type=command.File(),
     help=f"Folder, or {' '.join(suffixes('report', 'table', 'figure'))}; repeatable.",
 )
-@options({name: OUTPUT_OPTIONS[name] for name in ("format", "json", "force")}, in_panels=False)
+@command.options({name: command.OUTPUT_OPTIONS[name] for name in ("format", "json", "force")}, in_panels=False)
 @click.option("-q", "--quiet", is_flag=True, help="Print the conclusion and nothing else.")
-@with_verbose
+@command.with_verbose
 def study(
     name: str | None,
     listing: bool,
@@ -77,7 +78,7 @@ def study(
 
     Exit code 1 if a check failed.
     """
-    chosen = chosen_format(given["format"], given["json"])
+    chosen = command.chosen_format(given["format"], given["json"])
     if listing:
         return _list(chosen)
     if name is None:
@@ -87,7 +88,6 @@ def study(
         )
     from erfscope.apps.lab.studies import check, kept_study, run
     from erfscope.apps.lab.studies.study import check_output
-    from erfscope.cli.run.output import progress
 
     check(name, data=data)
     for path in output:
@@ -103,7 +103,7 @@ def study(
                 " out --show to run it with other options, or these options"
             )
     else:
-        with progress(quiet, in_lines=effort == "long") as bar:
+        with command.progress(quiet, in_lines=effort == "long") as bar:
             options: dict[str, Any] = {"seed": seed, "effort": effort, "data": data}
             result = run(name, **options, cache=kept, progress=bar)
     for path in output:
@@ -115,14 +115,15 @@ def study(
 def _list(chosen: str) -> int:
     """Print the list of studies."""
     from erfscope.apps.lab.studies import STUDIES, kept_study
-    from erfscope.cli.console import Screen, print_json, say
     from erfscope.show import Cell, Column, Table, Value, format_table, rows_of
 
     kept = {name: kept_study(name).conclusion.split(",")[0].rstrip(".").replace(" claims", "") for name in STUDIES}
     if chosen == "json":
         keys = ("name", "source", "shows", "seconds", "quick_seconds", "data")
         entries = STUDIES.values()
-        print_json([{**{key: getattr(entry, key) for key in keys}, "kept_run": kept[entry.name]} for entry in entries])
+        command.print_json(
+            [{**{key: getattr(entry, key) for key in keys}, "kept_run": kept[entry.name]} for entry in entries]
+        )
         return 0
     # In a terminal two columns of sentences would be too narrow to be read: the source stands below what a study shows.
     is_rich = chosen == "rich"
@@ -147,32 +148,31 @@ def _list(chosen: str) -> int:
     ]
     table = Table(columns=tuple(columns), rows=rows_of(rows))
     if is_rich:
-        from erfscope.show.terminal import TerminalTable
+        from erfscope.show import terminal
 
-        Screen().print(TerminalTable(table, edged=True))
+        command.Screen().print(terminal.TerminalTable(table, edged=True))
     else:
-        say(format_table(table, chosen).rstrip("\n"))
+        command.say(format_table(table, chosen).rstrip("\n"))
     return 0
 
 
 def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet: bool) -> None:
-    from erfscope.cli.console import Screen, complain, print_json, say
 
     if chosen == "json":
-        print_json(result.to_json())
+        command.print_json(result.to_json())
     elif chosen in TABLES:
-        say(result.text(format=chosen).rstrip("\n"))
+        command.say(result.text(format=chosen).rstrip("\n"))
     elif quiet:
-        say(one_line(result.conclusion))
+        command.say(one_line(result.conclusion))
         return
     else:
-        screen = Screen(plain=chosen == "plain")
+        screen = command.Screen(plain=chosen == "plain")
         screen.print(study_view(result))
         for path in written:
             screen.print_line(f"wrote {path}", style="dim")
         return
     if not result.passed:
-        complain(result.conclusion)
+        command.complain(result.conclusion)
 
 
 def study_view(result: StudyResult) -> RenderableType:
@@ -182,12 +182,12 @@ def study_view(result: StudyResult) -> RenderableType:
     from rich.text import Text
 
     from erfscope.apps.lab.studies import STUDIES
-    from erfscope.show.terminal import TerminalTable
+    from erfscope.show import terminal
 
-    rows = TerminalTable(result.rows_table(result.columns, has_headings=True), edged=True)
+    rows = terminal.TerminalTable(result.rows_table(result.columns, has_headings=True), edged=True)
     facts = [result.effort, f"seed {result.seed}", f"{result.seconds:.0f} s"]
     facts += [f"{name} {result.environment['versions'][name]}" for name in ("erfscope", "torch")]
     answer = Text(result.conclusion, style="bold" if result.passed else "bold red")
-    claims = TerminalTable(result.claims_table(), edged=True)
+    claims = terminal.TerminalTable(result.claims_table(), edged=True)
     reason = STUDIES[result.study].explained(result)
     return Group(*([Text(reason)] if reason else []), rows, claims, answer, Text(", ".join(facts), style="dim"))

@@ -10,18 +10,22 @@ from typing import Annotated, Any, Self
 import rich_click as click
 from click.core import ParameterSource
 
-from erfscope.cli.console import File, Text
 from erfscope.core.answer.storage import writing as formats
 from erfscope.core.answer.storage.writing import is_folder
-from erfscope.core.request.option import COMPUTATION, OUTPUT, PANELS, Declared, Option, declared
+from erfscope.core.request.option import COMPUTATION, OUTPUT, PANELS, Building, Declared, Option, declared
 from erfscope.core.request.settings import OPTIONS
 from erfscope.core.values.errors import ErfscopeError
+from erfscope.show.command.console import File, Text
 from erfscope.show.figures.kinds import FIGURES, KINDS
 from erfscope.show.figures.style import FigureStyle
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 FORMATS = ("rich", "plain", "json", *formats.TABLES)
+#: The options that say how a model is built, those for several values left out.
+BUILDING = tuple(name for name in declared(Building) if name != "alpha")
+#: All options of measurements.
+MEASURING = tuple(OPTIONS)
 #: Kinds of figures that show maps.
 MAPS = tuple(kind.name for kind in KINDS if kind.maps)
 #: Sources of a value, the best first.
@@ -49,9 +53,20 @@ def options(table: dict[str, Declared], *, in_panels: bool = True) -> Decorator:
     return decorate
 
 
-def one_value(table: dict[str, Declared]) -> dict[str, Declared]:
-    """The options of a command that measures nothing several times: their help offers no lists."""
-    return {name: replace(each, option=replace(each.option, several="")) for name, each in table.items()}
+def table(*names: str, **helps: str) -> dict[str, Declared]:
+    """Options of measurements for a command that measures nothing several times: their help offers no lists.
+
+    Args:
+        *names: Of :class:`erfscope.Options`.
+        **helps: Another help text for some of them, by name.
+    """
+    return {
+        name: replace(
+            OPTIONS[name],
+            option=replace(OPTIONS[name].option, several="", help=helps.get(name, OPTIONS[name].option.help)),
+        )
+        for name in names
+    }
 
 
 def _click_option(name: str, declared: Declared, *, panel: str | None) -> Decorator:

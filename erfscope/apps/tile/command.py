@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from erfscope.cli.console import File, Text, n_bytes
-from erfscope.cli.options import by_source, chosen_format, keywords, one_value, options, with_verbose
-from erfscope.cli.run.known_names import ModelName
-from erfscope.core.request.option import OUTPUT, Building, declared
-from erfscope.core.request.settings import OPTIONS
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError
+from erfscope.show import command
 
 if TYPE_CHECKING:
     from erfscope.apps.tile import HaloBudget, TilePlan
 
 #: Options of how a model is built, and those of measuring that --tolerance needs.
-BUILDING = one_value({name: each for name, each in declared(Building).items() if name != "alpha"})
-BUILDING["input_size"] = replace(
-    BUILDING["input_size"],
-    option=replace(
-        BUILDING["input_size"].option,
-        help="Size that the model is built for, not that of the large images. Default: the model's own.",
-    ),
+ASKED = command.table(
+    *command.BUILDING,
+    *("weights", "images", "synthetic", "samples", "seed", "device"),
+    input_size="Size that the model is built for, not that of the large images. Default: the model's own.",
 )
-MEASURING = one_value({name: OPTIONS[name] for name in ("weights", "images", "synthetic", "samples", "seed", "device")})
 SHOWN = ("rich", "plain", "json")
 #: Panels of the help, beside those of the options of measurements.
 TILES, RUN = "Tiles", "Run on tiles"
@@ -37,7 +28,7 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
 
 
 @click.command()
-@click.argument("model", type=ModelName())
+@click.argument("model", type=command.ModelName())
 @click.option_panel(TILES)
 @click.option(
     "--tile",
@@ -70,7 +61,7 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
 @click.option(
     "--memory",
     metavar="SIZE",
-    type=Text(read=n_bytes),
+    type=command.Text(read=command.n_bytes),
     help="Also find tiles that fit this, e.g. 8GiB.",
     panel=TILES,
 )
@@ -86,7 +77,7 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
     "--for",
     "tool",
     metavar="TOOL",
-    type=Text(words=TOOLS, is_closed=True),
+    type=command.Text(words=TOOLS, is_closed=True),
     help=f"Also print the settings of a tool, to paste: {', '.join(TOOLS)}.",
     panel=TILES,
 )
@@ -95,32 +86,32 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
     "--run",
     "image",
     metavar="FILE",
-    type=File(),
+    type=command.File(),
     help="Run the model on tiles of an image, normalised already: a .npy file (C, H, W), TIFF or zarr. The output goes"
     " to -o, a file of that kind with its georeferencing or OME metadata.",
     panel=RUN,
 )
 @click.option("--resume", is_flag=True, help="With --run: go on with what -o holds.", panel=RUN)
-@options(BUILDING | MEASURING)
+@command.options(ASKED)
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
-    type=File(),
+    type=command.File(),
     help="Write the plan to a .json file, or a figure of it to .png, .svg or .pdf; with --run the output, and no plan.",
-    panel=OUTPUT,
+    panel=command.OUTPUT,
 )
-@click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=OUTPUT)
+@click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=command.OUTPUT)
 @click.option(
     "--format",
-    type=Text(words=SHOWN, is_closed=True),
+    type=command.Text(words=SHOWN, is_closed=True),
     metavar="NAME",
     default="rich",
     help=f"How the plan is printed: {', '.join(SHOWN)}.",
-    panel=OUTPUT,
+    panel=command.OUTPUT,
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.", panel=OUTPUT)
-@with_verbose
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.", panel=command.OUTPUT)
+@command.with_verbose
 def tile(
     model: str,
     tile: str,
@@ -148,22 +139,18 @@ def tile(
     if resume and image is None:
         raise ErfscopeError("--resume goes on with a run on tiles; name its image with --run FILE")
     if output is not None:
-        from erfscope.cli.run.output import refuse_inputs
-
         _check_output(output, image, resume=resume, force=force)
-        refuse_inputs(output, given.get("images"))
-    from erfscope.cli.run.interruption import importing_torch
+        command.refuse_inputs(output, given.get("images"))
 
-    with importing_torch():
+    with command.importing_torch():
         from erfscope.apps.tile.tiles import plans_of
     from erfscope.apps.tile import recipe, tile_costs
     from erfscope.apps.tile.shown import plan_json
-    from erfscope.cli.console import Screen, complain, print_json, say
     from erfscope.core.request.request import Request
-    from erfscope.show.terminal import draw_parts
+    from erfscope.show import terminal
 
-    asked = keywords(*by_source(given).values())
-    building = {name: value for name, value in asked.items() if name in Building.__annotations__}
+    asked = command.keywords(*command.by_source(given).values())
+    building = {name: value for name, value in asked.items() if name in command.BUILDING}
     plan, *others = plans_of(model, Request.parse(building), tile=tile, layer=layer, image_size=image_size, wrt=wrt)
     if others:
         plans = [plan, *others]
@@ -173,7 +160,7 @@ def tile(
         return _show_each(plans, format, as_json=as_json)
     costs = tile_costs(plan, image_size, memory) if plan.possible else ()
     if memory is not None and plan.possible and len(costs) == 1:
-        complain(f"no tile fits a memory of {memory:,} bytes")
+        command.complain(f"no tile fits a memory of {memory:,} bytes")
     budget = _budget(model, plan, asked) if tolerance is not None and plan.axes else None
     text = recipe(plan, tool) if tool is not None else ""
     document = plan_json(plan, costs, budget=budget, tolerance=tolerance) | ({"settings": {tool: text}} if text else {})
@@ -182,25 +169,24 @@ def tile(
         _write(output, document, figure, force=force)
     elif output is not None and image is not None and plan.possible:
         _run(model, plan, image, output, resume, asked)
-    if chosen_format(format, as_json) == "json":
-        print_json(document)
+    if command.chosen_format(format, as_json) == "json":
+        command.print_json(document)
     else:
         parts = plan.parts(costs, image_size, budget=budget, tolerance=tolerance)
-        Screen(plain=format == "plain").print(draw_parts(parts))
+        command.Screen(plain=format == "plain").print(terminal.draw_parts(parts))
         if text:
-            say(f"\n{text}")
+            command.say(f"\n{text}")
     return 0 if plan.possible else 3
 
 
 def _show_each(plans: Sequence[TilePlan], format: str, *, as_json: bool) -> int:
     """Print the plan for each of several inputs."""
     from erfscope.apps.tile.shown import plan_json
-    from erfscope.cli.console import Screen, print_json
 
-    if chosen_format(format, as_json) == "json":
-        print_json({"inputs": [plan_json(plan, (), budget=None, tolerance=None) for plan in plans]})
+    if command.chosen_format(format, as_json) == "json":
+        command.print_json({"inputs": [plan_json(plan, (), budget=None, tolerance=None) for plan in plans]})
     else:
-        screen = Screen(plain=format == "plain")
+        screen = command.Screen(plain=format == "plain")
         for plan in plans:
             screen.print(plan)
         screen.print_line(
@@ -211,10 +197,9 @@ def _show_each(plans: Sequence[TilePlan], format: str, *, as_json: bool) -> int:
 
 def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
     from erfscope.apps.tile.halo import halo_budget
-    from erfscope.cli.run.output import progress
 
     measuring: Any = {name: value for name, value in asked.items() if name != "input_size"}
-    with progress(quiet=False) as show:
+    with command.progress(quiet=False) as show:
         return halo_budget(model, plan, **measuring, progress=show)
 
 
@@ -244,25 +229,22 @@ def _check_output(output: str, image: str | None, *, resume: bool, force: bool) 
 
 def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -> None:
     """Write the figure, or the plan as JSON where there is none."""
-    from erfscope.cli.console import complain
     from erfscope.show import write
 
     write(output, document if figure is None else figure, force=force)
-    complain(f"wrote {output}")
+    command.complain(f"wrote {output}")
 
 
 def _run(model: str, plan: TilePlan, image: str, output: str, resume: bool, asked: dict[str, Any]) -> None:
     from erfscope.apps.tile.tiles import tile_file
-    from erfscope.cli.console import complain
-    from erfscope.cli.run.output import progress
     from erfscope.core.answer.storage.writing import behind_link
 
-    with progress(quiet=False) as show:
+    with command.progress(quiet=False) as show:
         called = None if show is None else lambda done, of: show(model, done, of)
         try:
-            tile_file(model, plan, image, output, goes_on=resume, called=called, tell=complain, **asked)
+            tile_file(model, plan, image, output, goes_on=resume, called=called, tell=command.complain, **asked)
         except KeyboardInterrupt:
             if Path(f"{behind_link(output)}.tiles.json").exists():
-                complain("the same command with --resume goes on")
+                command.complain("the same command with --resume goes on")
             raise
-    complain(f"wrote {output}")
+    command.complain(f"wrote {output}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import re
@@ -212,3 +213,20 @@ def discard_output() -> None:
     """Discard what is still in the buffer: a closed output is no error."""
     with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), streams.out.fileno())
+
+
+@contextlib.contextmanager
+def importing_torch(*, quiet: bool = False) -> Iterator[None]:
+    """Switch the garbage collector off while modules that need torch are imported for the first time, which a terminal
+    shows unless it is to be ``quiet``."""
+    if "torch" in sys.modules or not gc.isenabled():
+        yield
+        return
+    screen = Screen(stderr=True)
+    shown = screen.status("loading PyTorch") if screen.is_terminal and not quiet else contextlib.nullcontext()
+    gc.disable()
+    try:
+        with shown:
+            yield
+    finally:
+        gc.enable()

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import rich_click as click
 
-from erfscope.cli.console import File, Text
-from erfscope.cli.options import CHECKPOINTS, by_source, keywords, one_value, options, with_verbose
-from erfscope.cli.run.known_names import ModelName
-from erfscope.core.request.settings import OPTIONS
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError
+from erfscope.show import command
 
 #: Options of the measurement, beside those of how the model is built.
 TAKEN = (
@@ -20,9 +16,7 @@ TAKEN = (
     *("unsafe_load", "model_kwargs", "input_size", "in_chans", "mean", "std", "axes", "spacing", "unit_name", "fps"),
     *("sample_rate", "layout", "prefix_tokens", "seed", "device", "dtype"),
 )
-LAYERS = replace(
-    OPTIONS["layer"], option=replace(OPTIONS["layer"].option, help="Layers, a comma list. Default: all stages.")
-)
+ASKED = command.table(*TAKEN, layer="Layers, a comma list. Default: all stages.") | {"checkpoint": command.CHECKPOINTS}
 
 
 def host_and_port(text: str) -> tuple[str, int]:
@@ -34,36 +28,33 @@ def host_and_port(text: str) -> tuple[str, int]:
 
 
 def _show_address(address: str) -> None:
-    from erfscope.cli.console import Screen
 
-    screen = Screen()
+    screen = command.Screen()
     screen.print_line(f"open {address} in a browser; Ctrl-C ends it")
     screen.file.flush()
 
 
 @click.command()
-@click.argument("models", nargs=-1, metavar="MODEL [MODEL]", required=True, type=ModelName())
+@click.argument("models", nargs=-1, metavar="MODEL [MODEL]", required=True, type=command.ModelName())
 @click.option(
     "--grid",
     type=click.INT,
     metavar="N",
     help="Units along each axis, at most. Default: 14; 6 of volumes and clips, 196 of sequences.",
 )
-@click.option("-o", "--output", type=File(), metavar="FILE", help="The page, such as explorer.html.")
+@click.option("-o", "--output", type=command.File(), metavar="FILE", help="The page, such as explorer.html.")
 @click.option("--force", is_flag=True, help="Overwrite what -o names.")
 @click.option("--serve", is_flag=True, help="Instead of -o: compute any unit when you point at it, until Ctrl-C.")
 @click.option(
     "--address",
-    type=Text(read=host_and_port),
+    type=command.Text(read=host_and_port),
     default="127.0.0.1:0",
     show_default=True,
     metavar="HOST:PORT",
     help="Where --serve listens; port 0 is a free one.",
 )
-@options(
-    one_value({name: OPTIONS[name] for name in TAKEN}) | {"layer": LAYERS, "checkpoint": CHECKPOINTS}, in_panels=False
-)
-@with_verbose
+@command.options(ASKED, in_panels=False)
+@command.with_verbose
 def explore(
     models: tuple[str, ...],
     grid: int | None,
@@ -80,20 +71,17 @@ def explore(
     units see a pixel. The page is one file that works without a network. With `--serve` it asks this process for any
     unit, layer, convention and picture.
     """
-    from erfscope.cli.console import Screen, complain
-    from erfscope.cli.run.interruption import importing_torch
-    from erfscope.cli.run.output import progress
     from erfscope.core.answer.storage.writing import check_file
 
     if (output is None) is not serve:
         raise ErfscopeError("give either -o FILE, which writes a page, or --serve, which computes what you point at")
     if output is not None:
         check_file(output, (".html",), force=force)
-    with importing_torch():
+    with command.importing_torch():
         from erfscope.apps.explore.exploration import explore as run
         from erfscope.apps.explore.exploration import serve as run_server
 
-    asked = keywords(*by_source(given).values())
+    asked = command.keywords(*command.by_source(given).values())
     if len(asked.get("images", ())) == 1:
         asked["images"] = asked["images"][0]
     if output is None:
@@ -103,14 +91,14 @@ def explore(
             # Ctrl-C is how it ends.
             return getattr(stop, "code", 0)
         return 0
-    with progress(quiet=False) as bar:
-        found = run(list(models), grid=grid, tell=complain, progress=bar, **asked)
+    with command.progress(quiet=False) as bar:
+        found = run(list(models), grid=grid, tell=command.complain, progress=bar, **asked)
     from erfscope.show import random_weights
 
     for model in found.models:
         if text := random_weights(model.conditions):
-            complain(f"{model.conditions.label}: {text}")
+            command.complain(f"{model.conditions.label}: {text}")
     found.save(output, force=force)
     size = Path(output).stat().st_size / 1e6
-    Screen().print_line(f"wrote {output} ({size:.1f} MB); open it in a browser", style="dim")
+    command.Screen().print_line(f"wrote {output} ({size:.1f} MB); open it in a browser", style="dim")
     return 0

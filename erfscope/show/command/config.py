@@ -13,11 +13,11 @@ from typing import Any
 import rich_click as click
 from click.core import ParameterSource
 
-from erfscope.cli.console import File
-from erfscope.cli.options import pair
 from erfscope.core.request.option import COMPUTATION, OF_EACH
 from erfscope.core.request.settings import OPTIONS
 from erfscope.core.values.errors import ErfscopeError, unknown
+from erfscope.show.command.console import File
+from erfscope.show.command.options import pair
 
 #: Entries of the configuration that are not options.
 SECTIONS = ("check",)

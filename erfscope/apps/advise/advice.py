@@ -8,24 +8,25 @@ from typing import Any, Unpack
 
 import torch
 
-from erfscope.adapters.requested import Model
+from erfscope import sweep
 from erfscope.apps.advise.outcome import Search
 from erfscope.apps.advise.search import SearchRun
 from erfscope.apps.advise.shown import advice_json, advice_parts
 from erfscope.apps.advise.shown_search import search_figure
 from erfscope.apps.advise.structure import Structure, structure_of
 from erfscope.apps.advise.target import parse_budget, parse_target
-from erfscope.core.answer.layers import LayerRow, overview
-from erfscope.core.answer.report import Report
-from erfscope.core.request.request import Request
-from erfscope.core.request.settings import Options
-from erfscope.core.run.analysis import sweep
-from erfscope.core.run.engine.layer_table import layer_table
-from erfscope.core.run.engine.model import OpenModel
-from erfscope.core.run.models import caller_modules, load_structure
-from erfscope.core.system.restore import restored
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.names import OUTPUT
+from erfscope.core import (
+    OUTPUT,
+    ErfscopeError,
+    LayerRow,
+    Model,
+    OpenModel,
+    Options,
+    Report,
+    Request,
+    layer_table,
+    open_model,
+)
 from erfscope.show import Note, Shown, Table
 
 
@@ -102,8 +103,7 @@ def advise(
         raise ErfscopeError("a budget bounds a search, and none is asked for: add a target, such as r50>=120")
     kept = {name: options.pop(name, None) for name in ("keep_in", "resume")}  # type: ignore[misc]
     request = Request.parse(options)
-    with restored(*caller_modules(model)):
-        loaded = load_structure(model, request)
+    with open_model(model, request, with_numbers=False) as loaded:
         advice = Advice(structure=structure_of(loaded))
         if measure:
             advice = replace(advice, depth=_depth(model, loaded, options, advice.structure))
@@ -115,7 +115,7 @@ def advise(
 
 def _depth(model: Model, loaded: OpenModel, options: Mapping[str, Any], structure: Structure) -> Report:
     """The stages, blocks and layers of a model that can widen the field, on the same images."""
-    rows = overview(layer_table(loaded))
+    rows = layer_table(loaded).overview()
     found = zip(rows, [None, *rows], strict=False)
     names = [row.name for row, before in found if not _adds_nothing(row, before, structure)]
     return sweep(model, **{**options, "layer": list(dict.fromkeys(names))})

@@ -9,7 +9,7 @@ from pathlib import Path
 import rich_click as click
 from click.shell_completion import CompletionItem
 
-from erfscope.cli.console import File
+from erfscope.show.command.console import File
 
 #: How timm's files register a model.
 REGISTERED = re.compile(r"@register_model\s+def (\w+)")

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 
-from erfscope.cli.console import File, Text, seconds
-from erfscope.cli.options import by_source, chosen_format, keywords, one_value, options, with_verbose
-from erfscope.cli.run.known_names import ModelName
-from erfscope.core.request.option import OUTPUT, Building, declared
-from erfscope.core.request.settings import OPTIONS
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError
+from erfscope.show import command
 
 if TYPE_CHECKING:
-    from erfscope.apps.advise import Advice
+    from erfscope.apps.advise.advice import Advice
 
 #: Options of how a model is built, and those of measuring.
-BUILDING = one_value({name: each for name, each in declared(Building).items() if name not in ("alpha", "label")})
-TAKEN = ("layer", "weights", "images", "synthetic", "samples", "seed", "device")
-MEASURING = one_value({name: OPTIONS[name] for name in TAKEN})
-MEASURING["layer"] = replace(
-    MEASURING["layer"], option=replace(MEASURING["layer"].option, help="Layer whose field a search is about.")
-)
-MEASURING["samples"] = replace(
-    MEASURING["samples"],
-    option=replace(
-        MEASURING["samples"].option, help="How many images, or images of each draw of a search. Default: 20, or 4."
-    ),
+ASKED = command.table(
+    *(name for name in command.BUILDING if name != "label"),
+    *("layer", "weights", "images", "synthetic", "samples", "seed", "device"),
+    layer="Layer whose field a search is about.",
+    samples="How many images, or images of each draw of a search. Default: 20, or 4.",
 )
 SHOWN = ("rich", "plain", "json")
 SEARCH = "Search"
 
 
 @click.command()
-@click.argument("model", type=ModelName())
+@click.argument("model", type=command.ModelName())
 @click.option("--measure", is_flag=True, help="Also measure the ERF of every stage and block.")
 @click.option("--all", "everything", is_flag=True, help="List every layer and every candidate.")
 @click.option_panel(SEARCH)
@@ -55,7 +44,7 @@ SEARCH = "Search"
 )
 @click.option(
     "--time",
-    type=Text(read=seconds),
+    type=command.Text(read=command.seconds),
     default="10m",
     show_default=True,
     metavar="TIME",
@@ -63,26 +52,26 @@ SEARCH = "Search"
     panel=SEARCH,
 )
 @click.option("--resume", is_flag=True, help="Go on with the search that -o holds.", panel=SEARCH)
-@options(BUILDING | MEASURING)
+@command.options(ASKED)
 @click.option(
     "-o",
     "--output",
     metavar="DIR",
-    type=File(),
+    type=command.File(),
     help="Folder for advice.txt, advice.json, the figure of the search, and with --measure the report in report/.",
-    panel=OUTPUT,
+    panel=command.OUTPUT,
 )
-@click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=OUTPUT)
+@click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=command.OUTPUT)
 @click.option(
     "--format",
-    type=Text(words=SHOWN, is_closed=True),
+    type=command.Text(words=SHOWN, is_closed=True),
     metavar="NAME",
     default="rich",
     help=f"How the advice is printed: {', '.join(SHOWN)}.",
-    panel=OUTPUT,
+    panel=command.OUTPUT,
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.", panel=OUTPUT)
-@with_verbose
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.", panel=command.OUTPUT)
+@command.with_verbose
 def advise(
     model: str,
     *,
@@ -107,24 +96,21 @@ def advise(
         raise ErfscopeError("--resume goes on with a search: name its folder with -o DIR, and its --target")
     if output is not None:
         _check_folder(Path(output), force=force or resume)
-    from erfscope.cli.run.interruption import importing_torch
 
-    with importing_torch():
-        from erfscope.apps.advise import advise as run
-    from erfscope.cli.console import Screen, print_json
-    from erfscope.cli.run.output import progress
-    from erfscope.show.terminal import draw_parts
+    with command.importing_torch():
+        from erfscope.apps.advise.advice import advise as run
+    from erfscope.show import terminal
 
-    asked = keywords(*by_source(given).values())
+    asked = command.keywords(*command.by_source(given).values())
     kept: dict[str, Any] = {"keep_in": output if target is not None else None, "resume": output if resume else None}
-    with progress(quiet=not (measure or target)) as show:
+    with command.progress(quiet=not (measure or target)) as show:
         advice = run(model, measure=measure, target=target, budget=budget, time=time, **asked, **kept, progress=show)
     if output is not None:
         _write(advice, Path(output))
-    if chosen_format(format, as_json) == "json":
-        print_json(advice.to_json())
+    if command.chosen_format(format, as_json) == "json":
+        command.print_json(advice.to_json())
     else:
-        Screen(plain=format == "plain").print(draw_parts(advice.parts(everything=everything)))
+        command.Screen(plain=format == "plain").print(terminal.draw_parts(advice.parts(everything=everything)))
     return 0
 
 
@@ -138,7 +124,6 @@ def _check_folder(folder: Path, *, force: bool) -> None:
 
 
 def _write(advice: Advice, folder: Path) -> None:
-    from erfscope.cli.console import complain
     from erfscope.show import write
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -149,4 +134,4 @@ def _write(advice: Advice, folder: Path) -> None:
     if advice.search is not None:
         for suffix in (".png", ".pdf"):
             write(folder / f"front{suffix}", advice.figure(), force=True)
-    complain(f"wrote {folder}")
+    command.complain(f"wrote {folder}")

@@ -13,22 +13,9 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 from click.core import ParameterSource
 
-from erfscope.cli import config
-from erfscope.cli.console import File, Text
-from erfscope.cli.options import (
-    FORMATS,
-    OUTPUT_OPTIONS,
-    by_source,
-    chosen_format,
-    keywords,
-    one_value,
-    options,
-    source_of,
-    with_verbose,
-)
-from erfscope.cli.run.known_names import ModelName
-from erfscope.core.request.settings import OPTIONS
-from erfscope.core.values.errors import ErfscopeError, unknown
+from erfscope import adapters
+from erfscope.core import ErfscopeError, unknown
+from erfscope.show import command
 
 if TYPE_CHECKING:
     from erfscope.apps.gate import CheckAdvice
@@ -37,13 +24,12 @@ if TYPE_CHECKING:
 #: The panel of the gate's own options.
 GATE = "Gate"
 #: Options of a check, which gives the same numbers everywhere, measures no more than it guards, and is of a whole run.
-ASKED = one_value({name: each for name, each in OPTIONS.items() if name not in ("shard", "halo")})
-ASKED["device"] = replace(OPTIONS["device"], default="cpu")
-ASKED["measures"] = replace(
-    OPTIONS["measures"],
-    default=None,
-    option=replace(OPTIONS["measures"].option, help="Measures to record besides those that are guarded."),
+ASKED = command.table(
+    *(name for name in command.MEASURING if name not in ("shard", "halo")),
+    measures="Measures to record besides those that are guarded.",
 )
+ASKED["device"] = replace(ASKED["device"], default="cpu")
+ASKED["measures"] = replace(ASKED["measures"], default=None)
 SHOWN = ("rich", "plain", "json", "markdown", "github")
 #: Key under which a context keeps the arguments as they were given.
 ARGUMENTS = "erfscope.arguments"
@@ -63,12 +49,12 @@ class _Remembering(click.RichCommand):
 
 
 @click.command(cls=_Remembering)
-@click.argument("model", required=False, type=ModelName())
+@click.argument("model", required=False, type=command.ModelName())
 @click.option_panel(GATE)
 @click.option(
     "--baseline",
     metavar="FILE",
-    type=File(),
+    type=command.File(),
     default="erf-baseline.json",
     show_default=True,
     help="File to compare with.",
@@ -100,23 +86,23 @@ class _Remembering(click.RichCommand):
     "--allow-new", is_flag=True, help="Add checks that the baseline lacks to it, and let them pass.", panel=GATE
 )
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 also if something changed.", panel=GATE)
-@options(ASKED)
+@command.options(ASKED)
 @click.option(
     "--format",
-    type=Text(words=SHOWN),
+    type=command.Text(words=SHOWN),
     metavar="NAME",
     default="rich",
     help=f"How the report is printed: {', '.join(SHOWN)}.",
 )
-@options({"json": OUTPUT_OPTIONS["json"]}, in_panels=False)
+@command.options({"json": command.OUTPUT_OPTIONS["json"]}, in_panels=False)
 @click.option(
     "--artifacts",
     metavar="DIR",
-    type=File(),
+    type=command.File(),
     help="Folder for the report, and for figures and maps of what did not pass.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print one line for each check and nothing else.")
-@with_verbose
+@command.with_verbose
 def check(
     model: str | None,
     baseline: str,
@@ -140,24 +126,21 @@ def check(
     the baseline has just been created (0 with --allow-new)."""
     shown = _format(given.pop("format"), given.pop("json"))
     requests, folder = _requests(model, only, given, fail_on)
-    from erfscope.cli.run.interruption import importing_torch
 
-    with importing_torch(quiet=quiet):
+    with command.importing_torch(quiet=quiet):
         from erfscope.apps.gate.checks import check_all
-    from erfscope.cli.console import ignoring_closed_pipe
-    from erfscope.cli.run.output import progress
-    from erfscope.cli.views import deliver, store
+    from erfscope.apps.gate.printing import deliver, store
 
     file = _baseline(baseline, folder)
     # A model's spec is relative to the settings that list it, and stays as it is written there.
-    with progress(quiet) as bar, contextlib.chdir(folder or "."):
+    with command.progress(quiet) as bar, contextlib.chdir(folder or "."):
         for request in requests:
             request.options["progress"] = bar
         report = check_all(
             requests, baseline=file, update=update, missing="accept" if allow_new else None, trf_only=trf_only
         )
     # The exit code is that of the verdict even if the output is closed or figures cannot be written.
-    with ignoring_closed_pipe():
+    with command.ignoring_closed_pipe():
         deliver(report, shown=shown, quiet=quiet)
     stored = artifacts is None or store(report, Path(artifacts))
     return 0 if exit_zero else report.exit_code or (0 if stored else 3)
@@ -167,8 +150,6 @@ def _requests(
     model: str | None, only: Sequence[str], options: dict[str, Any], fail_on: Sequence[str]
 ) -> tuple[list[CheckRequest], Path | None]:
     """The checks to make, and the folder of the settings that list them."""
-    from erfscope.cli.check import from_file, from_line, listed
-
     if model is not None:
         if only:
             raise ErfscopeError(
@@ -186,17 +167,17 @@ def _requests(
 
 def _baseline(given: str, folder: Path | None) -> Path:
     """The baseline file: beside the settings if they name it or list the checks."""
-    if source_of("baseline") in config.FROM_USER or folder is None:
+    if command.source_of("baseline") in command.config.FROM_USER or folder is None:
         return Path(given) if folder in (None, Path.cwd()) else Path.cwd() / given
     return folder / given
 
 
 def _format(asked: str, as_json: bool) -> str:
     """The format to print in; one that a settings file names for all commands, and check lacks, is replaced by rich."""
-    chosen = chosen_format(asked, as_json)
+    chosen = command.chosen_format(asked, as_json)
     if chosen in SHOWN:
         return chosen
-    if chosen in FORMATS and source_of("format") is ParameterSource.DEFAULT_MAP:
+    if chosen in command.FORMATS and command.source_of("format") is ParameterSource.DEFAULT_MAP:
         return "rich"
     raise ErfscopeError(f"a check has no format {asked!r}; there is: {', '.join(SHOWN)}")
 
@@ -238,7 +219,7 @@ def listed(only: Sequence[str]) -> tuple[list[dict[str, Any]], Path | None]:
     Raises:
         ErfscopeError: a check is no table, has no model or the name of another; or a name does not exist.
     """
-    found = config.find(Path.cwd())
+    found = command.config.find(Path.cwd())
     if found is None:
         return [], None
     source, table = found
@@ -284,11 +265,11 @@ def from_file(
 
     where = f"check {entry['name']!r} of {source.name}"
     own = _options(entry, given, where)
-    _, general, *from_user = by_source(given if source.parent == Path.cwd() else _from_here(given)).values()
+    _, general, *from_user = command.by_source(given if source.parent == Path.cwd() else _from_here(given)).values()
     words = entry.get("tolerances", {})
     if not isinstance(words, dict):
         raise ErfscopeError(f"tolerances of {where} is {words!r}; write {{ r50 = '-5%' }}")
-    options = keywords(general, own, *from_user)
+    options = command.keywords(general, own, *from_user)
     return CheckRequest(
         name=entry["name"],
         model=entry["model"],
@@ -302,8 +283,10 @@ def from_file(
 def _from_here(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the running command, whose paths hold in any folder."""
     context: Any = click.get_current_context()
-    named = {str(option.name): option for option in config.named_options(context.command).values()}
-    return {name: config.from_here(named[name], value) if name in named else value for name, value in given.items()}
+    named = {str(option.name): option for option in command.config.named_options(context.command).values()}
+    return {
+        name: command.config.from_here(named[name], value) if name in named else value for name, value in given.items()
+    }
 
 
 def _longest(halo: object, where: str) -> int | None:
@@ -318,12 +301,11 @@ def _longest(halo: object, where: str) -> int | None:
 
 def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], advice: CheckAdvice) -> CheckRequest:
     """The request that a MODEL on the command line makes."""
-    from erfscope.adapters import split_label
     from erfscope.apps.gate.checks import CheckRequest
 
-    label, spec = split_label(model)
-    _, *asked = by_source(given).values()
-    options, allowed = keywords(*asked), _tolerances({}, fail_on)
+    label, spec = adapters.split_label(model)
+    _, *asked = command.by_source(given).values()
+    options, allowed = command.keywords(*asked), _tolerances({}, fail_on)
     return CheckRequest(name=label or spec, model=model, tolerances=allowed, options=options, advice=advice)  # type: ignore[arg-type]
 
 
@@ -332,14 +314,16 @@ def _tolerances(words: Mapping[str, object], fail_on: Sequence[str]) -> dict[str
     from erfscope.apps.gate import from_pairs
 
     asked = from_pairs(fail_on)
-    general = source_of("fail_on") is ParameterSource.DEFAULT_MAP
+    general = command.source_of("fail_on") is ParameterSource.DEFAULT_MAP
     return ({**asked, **words} if general else {**words, **asked}) or None
 
 
 def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A check's own options, read as click reads those of the command line."""
     context: Any = click.get_current_context()
-    options = {text: option for text, option in config.named_options(context.command).items() if option.name in given}
+    options = {
+        text: option for text, option in command.config.named_options(context.command).items() if option.name in given
+    }
     found: dict[str, Any] = {}
     for raw, value in entry.items():
         key = raw.replace("-", "_")
@@ -349,7 +333,7 @@ def _options(entry: Mapping[str, Any], given: Mapping[str, Any], where: str) -> 
             raise unknown("setting", raw, [*KEYS, *options], where=where, limit=40)
         option = options[key]
         try:
-            asked = config.setting(option, value, f"{raw} of {where}")
+            asked = command.config.setting(option, value, f"{raw} of {where}")
             found[str(option.name)] = option.type_cast_value(context, asked)
         except click.BadParameter as error:
             raise ErfscopeError(f"{raw} of {where}: {error.message}") from error

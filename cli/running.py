@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from erfscope.cli.console import complain
-from erfscope.cli.options import OutputOptions, by_source, keywords
-from erfscope.cli.run.interruption import earlier, explain_interruption, importing_torch, stoppable
+from erfscope.cli.interruption import earlier, explain_interruption, stoppable
 from erfscope.core.request.values import words
 from erfscope.core.values.unit import is_every_unit
+from erfscope.show.command.console import complain, importing_torch
+from erfscope.show.command.options import OutputOptions, by_source, keywords
 
 if TYPE_CHECKING:
     from erfscope.core.answer.report import Report
@@ -41,7 +41,8 @@ def measured(
         sort: The measure to sort rows by.
         hint: Whether to say what to try next.
     """
-    from erfscope.cli.run.output import check_figure, check_outputs, deliver, explain_computing, progress
+    from erfscope.cli.output import check_figure, check_outputs, deliver, explain_computing
+    from erfscope.show.command.progress import progress
 
     verbose = given.pop("verbose")
     options = keywords(*by_source(given).values())

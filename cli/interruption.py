@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,9 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from erfscope.cli.console import Screen, complain
-from erfscope.cli.options import OutputOptions
 from erfscope.core.values.errors import ErfscopeError
+from erfscope.show.command.console import complain
+from erfscope.show.command.options import OutputOptions
 
 if TYPE_CHECKING:
     from erfscope.core.answer.report import Report
@@ -135,20 +133,3 @@ def explain_interruption(report: Report, *, stored: bool) -> None:
     done = f"{finished} result{'s' * (finished != 1)} finished" + (f", {seen}" if seen else "")
     hint = "run the same command with --resume to continue" if stored else "only a run with -o DIR can be continued"
     complain(f"interrupted: {done}; {hint}")
-
-
-@contextlib.contextmanager
-def importing_torch(*, quiet: bool = False) -> Iterator[None]:
-    """Switch the garbage collector off while modules that need torch are imported for the first time, which a terminal
-    shows unless it is to be ``quiet``."""
-    if "torch" in sys.modules or not gc.isenabled():
-        yield
-        return
-    screen = Screen(stderr=True)
-    shown = screen.status("loading PyTorch") if screen.is_terminal and not quiet else contextlib.nullcontext()
-    gc.disable()
-    try:
-        with shown:
-            yield
-    finally:
-        gc.enable()
