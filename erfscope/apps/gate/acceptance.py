@@ -80,7 +80,7 @@ def with_halo(verdict: Verdict, model: Model, request: Request, longest: int) ->
         if not halo.blockers and max(map(max, halo.px)) <= longest:
             return verdict
         obtained = f"no tiles are possible: {halo.blockers[0]}" if halo.blockers else halo_text(halo.px)
-    except ErfscopeError as error:  # nobody knows it
+    except ErfscopeError as error:
         word, obtained, cause = "cannot tell", str(error), "halo unknown"
     change = StructureChange(what="halo", obtained=obtained, expected=f"at most {longest} px", verdict=word)
     if verdict.word == "fail":

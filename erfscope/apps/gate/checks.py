@@ -206,7 +206,7 @@ def _refuse_beyond_input(
     size: Sequence[int] = () if expected is None else expected.protocol["input_size"]
     if not size:
         with contextlib.suppress(ErfscopeError):  # what is wrong with the model is a verdict
-            size = open_model(model, request, with_numbers=False).adapter.preprocess.size
+            size = open_model(model, request, with_numbers=False).input_size
     if len(size) == 2:
         refuse_beyond(allowed, size)
 
