@@ -121,18 +121,6 @@ def name_of(model: object) -> str:
     return str(model) if isinstance(model, str | Path) else str(getattr(model, "spec", type(model).__name__))
 
 
-def refuse_weights(model: Model, request: Request) -> None:
-    """Refuse weights by name for a model that is no spec.
-
-    Raises:
-        ErfscopeError: the model is there already, with its weights.
-    """
-    if not isinstance(model, str) and request.weights != ("auto",):
-        raise ErfscopeError(
-            "weights is for models that erfscope builds; a live module or an adapter has its weights already"
-        )
-
-
 def _device(asked: str, *, is_built: bool) -> torch.device | None:
     """The device asked for; ``auto`` is a live module's own, else the fastest there is."""
     if asked == "auto":

@@ -26,7 +26,6 @@ from erfscope.core.answer.convention import CONVENTIONS
 from erfscope.core.answer.maps.accumulator import MapAccumulator
 from erfscope.core.answer.maps.erf_map import ErfMap
 from erfscope.core.answer.measures import MeasureValue, with_errors
-from erfscope.core.answer.measures.values import paired_difference
 from erfscope.core.images.synthetic import Stream, draw_leaves
 from erfscope.core.run.engine.looks import look, places_of_looks
 
@@ -174,7 +173,7 @@ def coverage(name: str) -> list[str]:
             runs = {each: measured(each, own, chosen) for each, own in shares.items()}
             for key, found in runs[name].items():
                 offs.setdefault(key, []).append((float(found) - true[name][key], found.se))
-            difference, error = paired_difference(runs[name]["r50"], runs[other]["r50"])
+            difference, error = runs[name]["r50"].minus(runs[other]["r50"])
             expected = true[name]["r50"] - true[other]["r50"]
             offs.setdefault(f"r50 - r50 of {other}", []).append((float(difference or 0) - expected, error))
         for key, each in offs.items():

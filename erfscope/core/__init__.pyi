@@ -5,6 +5,8 @@ Type checkers read them here, and ``__init__.py`` loads each on first use.
 
 from erfscope.adapters import ModuleAdapter as ModuleAdapter
 from erfscope.adapters.requested import Model as Model
+from erfscope.core.answer.json_values import from_json as from_json
+from erfscope.core.answer.json_values import to_json as to_json
 from erfscope.core.answer.layers import LayerRow as LayerRow
 from erfscope.core.answer.maps.erf_map import ErfMap as ErfMap
 from erfscope.core.answer.maps.erf_map import FloatArray as FloatArray
@@ -33,6 +35,7 @@ from erfscope.core.run.rows import Row as Row
 from erfscope.core.run.rows import rows as rows
 from erfscope.core.run.tiling.crops import CropModel as CropModel
 from erfscope.core.run.tiling.plan import Tiling as Tiling
+from erfscope.core.system.environment import environment as environment
 from erfscope.core.values.axes import Axes as Axes
 from erfscope.core.values.errors import ErfscopeError as ErfscopeError
 from erfscope.core.values.errors import MeasurementError as MeasurementError

@@ -6,6 +6,7 @@ May import: ``core`` and below.
 """
 
 from erfscope.core.answer.depth import in_depth
+from erfscope.core.answer.storage.writing import check_target
 from erfscope.core.values.printable import (
     brief,
     counted,
@@ -19,6 +20,7 @@ from erfscope.core.values.printable import (
     rounded,
     with_error,
 )
+from erfscope.core.values.unit import size_text
 from erfscope.show.figures.chart_data import Chart, ChartMap, Curve, Picture
 from erfscope.show.files import write
 from erfscope.show.shown import Shown
@@ -74,6 +76,7 @@ __all__ = [
     "Value",
     "aligned",
     "brief",
+    "check_target",
     "convention_text",
     "counted",
     "depth_sentences",
@@ -98,6 +101,7 @@ __all__ = [
     "rounded",
     "rows_of",
     "sides_text",
+    "size_text",
     "square_text",
     "weights_condition",
     "weights_words",

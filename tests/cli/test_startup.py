@@ -46,6 +46,14 @@ def test_where_torch_is_there_already_the_collector_is_left_alone(enabled):
         (gc.enable if before else gc.disable)()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("room", ["adapters", "core", "show", "gate", "theory", "studies"])
+def test_a_room_can_be_had_of_the_package_before_anything_is_imported(room):
+    code = f"import erfscope; print(erfscope.{room}.__name__)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout.strip().rpartition(".")[2]) == (0, room), ran.stderr
+
+
 MEASURED = ["--weights", "random", "--samples", "2", "--input-size", "64"]
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 
 import erfscope
 from erfscope.apps.gate import Tolerance
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

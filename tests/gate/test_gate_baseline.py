@@ -16,8 +16,7 @@ from filelock import FileLock, Timeout
 import erfscope
 from erfscope.apps.gate import BaselineEntry, BaselineMeasure, baseline_bytes, entry_of, read, structure, update
 from erfscope.apps.gate.lock import NAME, locked
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.unit import Trf
+from erfscope.core import ErfscopeError, Trf
 
 SCHEMA = json.loads((files("erfscope.core.answer.storage") / "schema" / "baseline-1.json").read_text())
 FIELD = Trf(
@@ -185,7 +184,6 @@ def test_processes_that_update_at_once_lose_nothing(tmp_path):
 KILLED = """
 import os, signal
 from pathlib import Path
-from erfscope.core.answer.storage import writing as storage
 from erfscope.apps.gate import read, update
 written = Path("b.json")
 # The new text is on the disk, and has not yet taken its place.

@@ -27,14 +27,16 @@ from erfscope.apps.gate import (
 from erfscope.apps.gate.judge import MeasureVerdict, signed_difference
 from erfscope.apps.gate.noise import decide, noise_of
 from erfscope.apps.gate.tolerance import Tolerance
-from erfscope.core.answer.maps.accumulator import jackknife_se
-from erfscope.core.answer.measures import MEASURES
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.unit import Trf
+from erfscope.core import MEASURES, ErfscopeError, Trf
 
 #: Deviations of ten groups with a jackknife standard error of 1, and others that have nothing to do with them.
 WOBBLE = np.array([1, -1, 1, -1, 1, -1, 1, -1, 1, -1]) / 3.0
 OTHER = np.array([1, 1, -1, -1, 0, 0, 1, 1, -1, -1]) / 3.0
+
+
+def jackknife_se(without) -> float:
+    """The standard error from the values without one group each."""
+    return math.sqrt(len(without) - 1) * float(np.std(without))
 
 
 def recorded(value: float, noise: float = 0.0, *, wobble=WOBBLE, n: int = 20, **more) -> BaselineMeasure:
@@ -44,7 +46,7 @@ def recorded(value: float, noise: float = 0.0, *, wobble=WOBBLE, n: int = 20, **
 
 
 def test_the_wobble_has_a_standard_error_of_one():
-    assert jackknife_se(WOBBLE.tolist()) == pytest.approx(1)
+    assert jackknife_se(WOBBLE) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from erfscope.core.answer.maps.accumulator import GROUPS, GroupSums, error_bar, jackknife_se, signed_noise_floor
 from erfscope.core.answer.measures import MeasureValue
-from erfscope.core.answer.measures.values import paired_difference
 
 
 def dealt(maps: np.ndarray, indices) -> GroupSums:
@@ -101,6 +100,17 @@ def test_the_error_of_an_angle_does_not_depend_on_where_the_axis_points(angle, s
     assert jackknife_se(turned, period=180.0) == pytest.approx(jackknife_se(steps), abs=1e-6)
 
 
+@given(st.floats(-90, 90), st.lists(st.floats(-20, 20), min_size=4, max_size=10))
+def test_the_jackknifes_error_of_a_value_is_that_of_its_difference_from_what_never_varies(angle, steps):
+    turned = [(angle + step + 90) % 180 - 90 for step in steps]
+    for ours, kind in ((steps, "radius"), (turned, "angle")):
+        found, fixed = value(ours[0], ours, kind), value(1.0, [1.0] * len(steps), kind)
+        expected = pytest.approx(jackknife_se(steps), abs=1e-6)
+        # In pairs, and of two separate measurements.
+        assert (found.jackknife_se(), found.jackknife_se(fixed)) == (expected, expected)
+        assert found.jackknife_se(value(1.0, [1.0] * (len(steps) + 1), kind)) == expected
+
+
 def value(number, without=(), kind="radius") -> MeasureValue:
     return MeasureValue(value=number, leave_one_out=tuple(without), kind=kind)
 
@@ -108,7 +118,7 @@ def value(number, without=(), kind="radius") -> MeasureValue:
 def test_a_paired_difference_cancels_what_both_maps_share():
     rng = np.random.default_rng(0)
     shared, own = rng.normal(size=10), 0.1 * rng.normal(size=10)
-    difference, error = paired_difference(value(own.mean() + 2.0, 2.0 + shared + own), value(0.0, shared))
+    difference, error = value(own.mean() + 2.0, 2.0 + shared + own).minus(value(0.0, shared))
     assert difference == pytest.approx(own.mean() + 2.0)
     bias = 9 * ((own + 2.0).mean() - difference)
     assert bias == pytest.approx(0, abs=1e-12)
@@ -118,19 +128,19 @@ def test_a_paired_difference_cancels_what_both_maps_share():
 
 def test_a_paired_difference_of_angles_takes_the_short_way_round():
     a, b = value(89.0, [88.0, 89.0, 90.0, -89.0], "angle"), value(-89.0, [-89.0] * 4, "angle")
-    difference, error = paired_difference(a, b)
+    difference, error = a.minus(b)
     assert difference == pytest.approx(-2.0)
     assert error == pytest.approx(error_bar(-2.0, [-3.0, -2.0, -1.0, 0.0]))
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(3, 3), (10, 9), (0, 0)])
 def test_a_paired_difference_without_four_common_groups_has_no_error(ours, theirs):
-    assert paired_difference(value(2.0, np.arange(ours)), value(0.5, np.arange(theirs))) == (1.5, None)
+    assert value(2.0, np.arange(ours)).minus(value(0.5, np.arange(theirs))) == (1.5, None)
 
 
 def test_words_and_missing_values_have_no_difference():
-    assert paired_difference(value(None), value(1.0)) == (None, None)
-    assert paired_difference(value("box", kind="shape"), value("box", kind="shape")) == (None, None)
+    assert value(None).minus(value(1.0)) == (None, None)
+    assert value("box", kind="shape").minus(value("box", kind="shape")) == (None, None)
 
 
 def test_the_mean_of_signed_noise_falls_with_the_root_of_the_number_of_images():

@@ -19,9 +19,7 @@ from erfscope.apps.advise.outcome import REACH, Search
 from erfscope.apps.advise.structure import Structure
 from erfscope.apps.advise.target import HALO, Bound
 from erfscope.apps.advise.verdict import FRESH, LOOKS, finalists
-from erfscope.core import ErfscopeError, Model, OpenModel, Request, Result, halo_of, mass_beyond, open_model
-from erfscope.core.answer.json_values import plain
-from erfscope.core.answer.measures.values import paired_difference
+from erfscope.core import ErfscopeError, Model, OpenModel, Request, Result, halo_of, mass_beyond, open_model, to_json
 from erfscope.show import write
 
 #: The file in a folder that keeps what a search has measured, and its form.
@@ -262,7 +260,7 @@ class SearchRun:
             "layer": search.layer,
         }
         known |= {"measure": search.measure, "weights": None if search.draws_weights else loaded.weights.sha256}
-        found: dict[str, Any] = plain(known | {k: str(v) for k, v in sorted(self.options.items()) if k != "progress"})
+        found: dict[str, Any] = to_json(known | {k: str(v) for k, v in sorted(self.options.items()) if k != "progress"})
         return found
 
     def _resume(self) -> None:
@@ -309,4 +307,4 @@ class SearchRun:
             given = {**self.given, "layer": found.layer, "measures": [self.measure]}
             given["insert"] = self._inserted(candidate)
             values[candidate.text] = analyze(self.model, **given)[self.measure]
-        return {each.text: paired_difference(values[each.text], values[own.text]) for each in kept}
+        return {each.text: values[each.text].minus(values[own.text]) for each in kept}

@@ -11,7 +11,7 @@ from erfscope.apps.advise.outcome import REACH, Search
 from erfscope.apps.advise.structure import ALL, Structure
 from erfscope.apps.advise.target import HALO
 from erfscope.apps.advise.verdict import DECIDING, LOOKS
-from erfscope.core.answer.json_values import fields, plain
+from erfscope.core import to_json
 from erfscope.show import DASH, Column, Note, Table, brief, fixed, listed_up_to, plus, rows_of, with_error
 
 #: Names in a sentence, and candidates in a table.
@@ -239,9 +239,9 @@ def search_json(search: Search) -> dict[str, Any]:
                 "failure": each.failure or None,
             }
         )
-    head = {name: fields(search)[name] for name in ("layer", "measure", "price", "is_settled", "draws_weights")}
+    head = {name: getattr(search, name) for name in ("layer", "measure", "price", "is_settled", "draws_weights")}
     target = {"target": search.target.text, "verdict": search.verdict, "budget": [each.text for each in search.budget]}
-    document: dict[str, Any] = plain({**target, **head, "on_weights": dict(search.on_weights), "candidates": rows})
+    document: dict[str, Any] = to_json({**target, **head, "on_weights": dict(search.on_weights), "candidates": rows})
     return document
 
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from erfscope.core import Axes, ErfscopeError, OpenModel, Operation
-from erfscope.core.answer.json_values import fields, plain
+from erfscope.core import Axes, ErfscopeError, OpenModel, Operation, to_json
 
 #: A field that covers every input.
 ALL = float("inf")
@@ -85,14 +84,7 @@ class Structure:
         """As JSON values; a field that covers every input is null."""
         names = {name: [each.name for each in getattr(self, name)()] for name in ("unproductive", "partly", "critical")}
         border = self.border()
-        rows = [
-            {
-                name: [None if side == ALL else side for side in v] if isinstance(v, tuple) else v
-                for name, v in fields(each).items()
-            }
-            for each in self.layers
-        ]
-        document: dict[str, Any] = plain(
+        document: dict[str, Any] = to_json(
             {
                 "model": self.model,
                 "input_size": self.input_size,
@@ -102,7 +94,7 @@ class Structure:
                 **names,
                 "smallest_input": self.smallest(),
                 "largest_input": self.largest(),
-                "layers": rows,
+                "layers": self.layers,
             }
         )
         return document

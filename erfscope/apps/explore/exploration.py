@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from erfscope.adapters.requested import Model, refuse_weights
+from erfscope.adapters.requested import Model
 from erfscope.apps.explore.live import LiveExplorer, LiveModel, PageRequest
 from erfscope.apps.explore.page import Explorer, explored_model
 from erfscope.apps.explore.stages import Stage, StagePlan, block_sizes, costs, explore_stage, plan_stage
@@ -161,7 +161,7 @@ def _request(models: Sequence[tuple[str, Model]], image: Any, options: Mapping[s
     if {"input_size", "convention"} & {*request.several()}:
         raise ErfscopeError("an explorer shows one input size and one convention; give one of each")
     for _, model in models:
-        refuse_weights(model, request)
+        request.refuse_weights(model)
     check_images(request)
     return request
 

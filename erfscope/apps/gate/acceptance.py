@@ -10,8 +10,7 @@ from erfscope.apps.gate.baseline import BaselineEntry
 from erfscope.apps.gate.compare import is_same_structure
 from erfscope.apps.gate.structure import StructureChange
 from erfscope.apps.gate.verdict import Verdict, Word
-from erfscope.core.answer.result import Halo
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError, Model, Request, halo_of
 from erfscope.show import halo_text
 
 #: How to treat a check without an entry in the baseline: refuse it, write one and still not pass, or write one and
@@ -65,22 +64,24 @@ def settled(verdict: Verdict, *, update: bool, policy: Missing, path: Path, trf_
     return replace(first, created=True, reason=reason)
 
 
-def with_halo(verdict: Verdict, halo: Halo | ErfscopeError, longest: int) -> Verdict:
+def with_halo(verdict: Verdict, model: Model, request: Request, longest: int) -> Verdict:
     """The verdict, failed where tiles need a longer halo or are impossible: a limit that no baseline changes.
 
     Args:
         verdict: That on everything else.
-        halo: That of the layer, or why it is not known.
+        model: The model.
+        request: Its layer is tiled, or what it returns.
         longest: Input pixels on any side.
     """
-    word: Word
-    if isinstance(halo, ErfscopeError):
-        word, obtained, cause = "cannot tell", str(halo), "halo unknown"
-    elif not halo.blockers and max(map(max, halo.px)) <= longest:
-        return verdict
-    else:
-        word, cause = "fail", "halo too long"
+    word: Literal["fail", "cannot tell"] = "fail"
+    cause = "halo too long"
+    try:
+        halo = halo_of(model, request, request.layers[0], request.settings.wrt)
+        if not halo.blockers and max(map(max, halo.px)) <= longest:
+            return verdict
         obtained = f"no tiles are possible: {halo.blockers[0]}" if halo.blockers else halo_text(halo.px)
+    except ErfscopeError as error:
+        word, obtained, cause = "cannot tell", str(error), "halo unknown"
     change = StructureChange(what="halo", obtained=obtained, expected=f"at most {longest} px", verdict=word)
     if verdict.word == "fail":
         word, cause = "fail", verdict.cause

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from erfscope.apps.gate.verdict import CheckReport, Verdict
-from erfscope.core.answer.result import slug
-from erfscope.core.answer.storage.files import map_bytes
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError
 from erfscope.show import RADII, lengths_text, plot, sides_text, write
 
 
@@ -35,19 +34,21 @@ def write_artifacts(report: CheckReport, folder: Path) -> list[Path]:
         raise ErfscopeError(
             f"cannot make the folder {folder}: {error.strerror or error}; name another with --artifacts"
         ) from error
-    contents: dict[str, Any] = {"check.json": report.to_json()}
+    write(folder / "check.json", report.to_json(), force=True)
+    files = [folder / "check.json"]
     for verdict in report:
         if not verdict.ok and verdict.result is not None and verdict.result.map is not None:
-            name = _free(slug(verdict.name), contents)
-            contents |= {f"{name}.png": _figure(verdict), f"{name}.npz": map_bytes([verdict.result])}
-    for name, content in contents.items():
-        write(folder / name, content, force=True)
-    return [folder / name for name in contents]
+            name = _free(verdict.name, files)
+            files += [folder / f"{name}.png", folder / f"{name}.npz"]
+            write(files[-2], _figure(verdict), force=True)
+            verdict.result.save(files[-1], force=True)
+    return files
 
 
-def _free(name: str, taken: Collection[str]) -> str:
-    """A file name of its own: two checks may differ in characters that no file name has."""
-    known = {Path(each).stem.lower() for each in taken}
+def _free(check: str, taken: Sequence[Path]) -> str:
+    """The name of the files of a check: two checks may differ in characters that no file name has."""
+    name = (re.sub(r"[^A-Za-z0-9._]+", "_", check).strip("._") or "x")[:150]
+    known = {file.stem.lower() for file in taken}
     return next(
         each
         for each in (name, *(f"{name}-{number}" for number in range(2, len(taken) + 3)))

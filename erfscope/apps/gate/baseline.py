@@ -15,13 +15,7 @@ from msgspec import Meta, Struct
 from erfscope.apps.gate import structure as structures
 from erfscope.apps.gate.lock import locked
 from erfscope.apps.gate.structure import Structure
-from erfscope.core.answer.comparability import CONDITIONS, Condition, Use
-from erfscope.core.answer.json_values import convert, parse, plain, to_json
-from erfscope.core.answer.maps.accumulator import GROUPS, Over
-from erfscope.core.answer.measures import MEASURES, MeasureValue
-from erfscope.core.answer.result import Result
-from erfscope.core.system.environment import environment
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import MEASURES, ErfscopeError, MeasureValue, Result, environment, from_json, to_json
 from erfscope.show import write
 
 #: Settings as they were asked for: a result holds none of them, or only what they led to.
@@ -73,11 +67,11 @@ class BaselineMeasure:
     se: float | None
     #: Usable images, or draws where the error is over draws.
     n: Annotated[int, Meta(ge=0)]
-    over: Over
+    over: Literal["images", "draws"]
     #: "px", "mm" and the like; "" where it is that of images.
     unit: str = ""
     #: Values without one group of images (or draws) each.
-    leave_one_out: Annotated[tuple[float, ...], Meta(max_length=GROUPS)] = ()
+    leave_one_out: Annotated[tuple[float, ...], Meta(max_length=10)] = ()
 
     def as_measured(self, name: str) -> MeasureValue:
         """The value as a measured one, for the statistics of differences."""
@@ -173,16 +167,27 @@ def _unusable(result: Result) -> str | None:
     return None if result.ok and broken is None else result.error or broken or f"the result is {result.status}"
 
 
-def protocol_conditions(*, measured: bool) -> list[Condition]:
-    """The conditions of a protocol: those of every one, and where images were shown the others too."""
-    return [each for each in CONDITIONS if each.gate and (measured or each.uses & Use.STRUCTURE)]
-
-
 def _protocol(result: Result) -> dict[str, Any]:
     """The settings that a result holds; a model that failed was shown no images, and has none of theirs."""
-    measured = result.input.n_images > 0
-    found = {each.gate: plain(each.of(result)) for each in protocol_conditions(measured=measured)}
-    return {**found, "options": plain(result.options)} if measured and result.options else found
+    source, shown = result.weights.source, result.input
+    found = {
+        "model": result.model,
+        # Random weights differ in whether zero-initialised branches are switched on; all other weights are the model's
+        # own, which their hash identifies.
+        "weights": source if source in ("random", "random-raw") else "own",
+        "insert": result.insert,
+        "alpha": result.alpha,
+        "input_size": shown.size,
+        "stimuli": shown.stimuli,
+        "samples": shown.n_images,
+        "draws": shown.n_draws,
+        **{name: getattr(result, name) for name in ("wrt", "convention", "method", "seed", "dtype", "amp_dtype")},
+        **({"options": result.options} if result.options else {}),
+    }
+    if not shown.n_images:
+        found = {name: value for name, value in found.items() if name in Question.__annotations__}
+    document: dict[str, Any] = to_json(found)
+    return document
 
 
 def _recorded(result: Result, name: str) -> BaselineMeasure:
@@ -250,10 +255,10 @@ def read(path: Path) -> dict[str, BaselineEntry]:
             " what is found"
         )
     try:
-        document = parse(text, object_pairs_hook=_once)
+        document = from_json(text.encode())
         _refuse_other(document, path)
-        entries = convert(document, StoredBaseline, "the baseline").entries
-        found = {name: convert(entry, BaselineEntry, f"entry {name[:40]!r}") for name, entry in entries.items()}
+        entries = from_json(document, StoredBaseline, "the baseline").entries
+        found = {name: from_json(entry, BaselineEntry, f"entry {name[:40]!r}") for name, entry in entries.items()}
         if incomplete := [name for name, entry in found.items() if entry.structure is None]:
             raise ValueError(f"entry {incomplete[0][:40]!r} has no structure")
         return found
@@ -289,15 +294,6 @@ def baseline_bytes(entries: Mapping[str, BaselineEntry]) -> bytes:
     """The text of a baseline: keys sorted, one value per line, lists of numbers on one line."""
     document = {"schema": SCHEMA, "entries": {name: entry.to_json() for name, entry in entries.items()}}
     return (_text(document) + "\n").encode()
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are unique: a key that is there twice comes from a merge that kept both sides."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands there twice")
-    return found
 
 
 def _text(value: Any, indent: int = 0) -> str:

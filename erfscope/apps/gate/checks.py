@@ -11,7 +11,6 @@ from typing import Unpack
 
 import torch
 
-from erfscope.adapters.requested import Model, name_of, refuse_weights
 from erfscope.apps.gate import baseline as baselines
 from erfscope.apps.gate.acceptance import Missing, entry_to_store, settled, with_halo
 from erfscope.apps.gate.baseline import SETTINGS_CHANGED, BaselineEntry, entry_of
@@ -27,21 +26,16 @@ from erfscope.apps.gate.tolerance import (
     tolerances,
 )
 from erfscope.apps.gate.verdict import PYTHON, CheckAdvice, CheckReport, Verdict
-from erfscope.core.answer.result import Halo, Result
-from erfscope.core.answer.storage.writing import check_target
-from erfscope.core.request.request import Request
-from erfscope.core.request.settings import Options
-from erfscope.core.run.halos import halo_of
-from erfscope.core.run.models import caller_modules, load_structure
-from erfscope.core.system.restore import restored
-from erfscope.core.values.errors import ErfscopeError, did_you_mean
+from erfscope.core import ErfscopeError, Model, Options, Request, Result, open_model
+from erfscope.show import check_target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest:
     """One check: what is measured, and how far it may move."""
 
-    name: str
+    #: By default its label, or what the model is called.
+    name: str = ""
     model: Model
     #: By measure, as words or ready; None for the defaults.
     tolerances: Mapping[str, object] | None = None
@@ -51,6 +45,11 @@ class CheckRequest:
     advice: CheckAdvice = PYTHON
     #: The longest halo that tiles may need on any side, in input pixels; None guards none.
     longest_halo: int | None = None
+
+    def __post_init__(self) -> None:
+        is_named = isinstance(self.model, str | Path)
+        called = self.model if is_named else getattr(self.model, "spec", type(self.model).__name__)
+        object.__setattr__(self, "name", self.name or self.options.get("label") or str(called))
 
 
 def check(
@@ -95,7 +94,7 @@ def check(
             wrong with the model is a verdict, not an error.
     """
     request = CheckRequest(
-        name=name or options.get("label") or name_of(model),
+        name=name or "",
         model=model,
         tolerances=tolerances,
         options=options,
@@ -130,8 +129,7 @@ def compare_to_baseline(
 
 def _refuse_unknown(missing: Missing | None) -> None:
     if missing not in (None, "refuse", "write", "accept"):
-        hint = did_you_mean(str(missing), ("refuse", "write", "accept"))
-        raise ErfscopeError(f"missing is 'refuse', 'write' or 'accept', not {missing!r}{hint}")
+        raise ErfscopeError(f"missing is 'refuse', 'write' or 'accept', not {missing!r}")
 
 
 @torch.inference_mode(False)
@@ -164,16 +162,15 @@ def check_all(
     for check, (request, allowed) in zip(requests, prepared, strict=True):
         expected = known.get(check.name)
         is_written = update or (expected is None and policy != "refuse")
-        with restored(*caller_modules(check.model)):
-            observed = observe(check.model, request, allowed, trf_only=trf_only)
-            obtained = observed.entry if not is_written else _with_more(observed, allowed)
-            found = _verdict(check, observed, expected, allowed, trf_only=trf_only, is_decided=not is_written)
+        observed = observe(check.model, request, allowed, trf_only=trf_only)
+        obtained = observed.entry if not is_written else _with_more(observed, allowed)
+        found = _verdict(check, observed, expected, allowed, trf_only=trf_only, is_decided=not is_written)
         found = _to_write(found, obtained, allowed) if is_written else found
         found = settled(found, update=update, policy=policy, path=path, trf_only=trf_only)
         if obtained.unusable is None and is_written:
             accepted[check.name] = entry_to_store(obtained, expected, trf_only=trf_only)
         if check.longest_halo is not None:
-            found = with_halo(found, _halo(check.model, request), check.longest_halo)
+            found = with_halo(found, check.model, request, check.longest_halo)
         verdicts.append(found)
     if accepted:
         baselines.update(path, accepted)
@@ -190,7 +187,7 @@ def _checked(check: CheckRequest, expected: BaselineEntry | None) -> tuple[Reque
             raise ErfscopeError("until_se would measure another number of images each time; a check takes --samples")
         if request.settings.shard is not None:
             raise ErfscopeError("a shard is a part of a measurement, and a check needs the whole; leave shard out")
-        refuse_weights(check.model, request)
+        request.refuse_weights(check.model)
         allowed = _parsed(check.tolerances)
         refuse_pointless(allowed or {}, expected)
         _refuse_beyond_input(check.model, request, allowed or {}, expected)
@@ -209,7 +206,7 @@ def _refuse_beyond_input(
     size: Sequence[int] = () if expected is None else expected.protocol["input_size"]
     if not size:
         with contextlib.suppress(ErfscopeError):  # what is wrong with the model is a verdict
-            size = load_structure(model, request).adapter.preprocess.size
+            size = open_model(model, request, with_numbers=False).input_size
     if len(size) == 2:
         refuse_beyond(allowed, size)
 
@@ -296,11 +293,3 @@ def _to_write(found: Verdict, obtained: BaselineEntry, allowed: Mapping[str, Tol
     last = obtained.more[-1].samples if obtained.more else None
     text = growth_notice(obtained, is_enough=is_enough(obtained.over(last), allowed))
     return replace(found, obtained=obtained, notices=(*found.notices, text) if text else found.notices)
-
-
-def _halo(model: Model, request: Request) -> Halo | ErfscopeError:
-    """The halo of the layer, or of what the model returns; why it is not known where it is not."""
-    try:
-        return halo_of(model, request, request.layers[0], request.settings.wrt)
-    except ErfscopeError as error:
-        return error

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 from click.core import ParameterSource
 
+from erfscope import adapters
 from erfscope.core import ErfscopeError, unknown
 from erfscope.show import command
 
@@ -300,10 +301,9 @@ def _longest(halo: object, where: str) -> int | None:
 
 def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], advice: CheckAdvice) -> CheckRequest:
     """The request that a MODEL on the command line makes."""
-    from erfscope.adapters import split_label
     from erfscope.apps.gate.checks import CheckRequest
 
-    label, spec = split_label(model)
+    label, spec = adapters.split_label(model)
     _, *asked = command.by_source(given).values()
     options, allowed = command.keywords(*asked), _tolerances({}, fail_on)
     return CheckRequest(name=label or spec, model=model, tolerances=allowed, options=options, advice=advice)  # type: ignore[arg-type]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from erfscope.apps.gate.baseline import BaselineMeasure
 from erfscope.apps.gate.noise import Noise, Word, decide, needed, noise_of
 from erfscope.apps.gate.tolerance import Tolerance, pointless, unit_of
-from erfscope.core.answer.maps.accumulator import HALF_TURN, MIN_GROUPS, jackknife_se, widening
-from erfscope.core.answer.measures import MEASURES
-from erfscope.core.answer.measures.values import paired_difference
+from erfscope.core import MEASURES
 from erfscope.show import number, plus, rounded, with_error
 
 #: Verdicts as people read them, where that is not the word that code and JSON have.
@@ -33,8 +30,8 @@ class MeasureVerdict:
     limit: float | None = None
     #: Obtained minus expected; None where one of them is missing.
     difference: float | None = None
-    #: The jackknife's standard error of the difference, which the decision widens: over the same images in pairs where
-    #: that is possible.
+    #: The jackknife's standard error of the difference, which the decision widens by Student's quantile: over the same
+    #: images in pairs where that is possible; 0 for a measure that never has one.
     se: float | None = None
     #: How many samples would make it a verdict; None where it is one, or no number would.
     needed: int | None = None
@@ -86,7 +83,11 @@ def judge(
         return replace(blank, reason=f"{name} does not exist for {where}")
     if (text := pointless(name, tolerance, expected)) and not tolerance.relative:
         return replace(blank, reason=text)
-    difference, se = _difference(name, obtained, expected)
+    # Both are over as many images, whose bias cancels.
+    ours, theirs = obtained.as_measured(name), expected.as_measured(name)
+    difference, _ = ours.minus(theirs)
+    se = ours.jackknife_se(theirs) if MEASURES[name].has_se else 0.0
+    assert difference is not None
     if se is None:
         text = (
             f"{name} has no error bar: fewer than four groups of {obtained.over}, or one without which it does not"
@@ -119,23 +120,6 @@ def has_moved(found: MeasureVerdict, rounding: float) -> bool:
     if found.difference is None or expected is None or expected.value is None or measure.has_steps or measure.is_fit:
         return False
     return abs(found.difference) > rounded_off(found.name, expected.value, rounding)
-
-
-def _difference(name: str, obtained: BaselineMeasure, expected: BaselineMeasure) -> tuple[float, float | None]:
-    """Obtained minus expected, and the jackknife's standard error of that, which the decision widens by Student's
-    quantile; 0 for a measure that never has one. Both are over as many images, whose bias cancels."""
-    difference, _ = paired_difference(obtained.as_measured(name), expected.as_measured(name))
-    assert difference is not None
-    if not MEASURES[name].has_se:
-        return difference, 0.0
-    ours, theirs = obtained.leave_one_out, expected.leave_one_out
-    if len(ours) == len(theirs) >= MIN_GROUPS:
-        period = HALF_TURN if MEASURES[name].kind == "angle" else None
-        return difference, jackknife_se([a - b for a, b in zip(ours, theirs, strict=True)], period=period)
-    if min(len(ours), len(theirs)) < MIN_GROUPS:
-        return difference, None
-    # Images were lost on one side, and whole groups with them: what is left are two separate measurements.
-    return difference, math.hypot(jackknife_se(ours), jackknife_se(theirs))
 
 
 def _improvement_notice(found: MeasureVerdict, noise: Noise) -> str:
@@ -177,8 +161,8 @@ def shown_word(word: str) -> str:
 
 def signed_difference(found: MeasureVerdict) -> str:
     """A measure's signed difference with its error, widened as all that stand behind ±: ``-7.2 ± 0.3``."""
-    groups = min((len(each.leave_one_out) for each in (found.obtained, found.expected) if each), default=0)
-    error = found.se * widening(groups - 1) if found.se and groups >= MIN_GROUPS else None
+    sides = [each.as_measured(found.name) for each in (found.obtained, found.expected) if each]
+    error = found.se * max(each.widening for each in sides) if found.se else None
     return plus(rounded(found.difference, error)[0]) + with_error(found.difference, error)
 
 

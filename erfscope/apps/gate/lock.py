@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError
 
 #: The name of the lock in a folder of baselines.
 NAME = ".erfscope.lock"

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from erfscope.core.answer.maps.accumulator import MIN_GROUPS
-
 Word = Literal["pass", "fail", "cannot tell"]
 #: How often, at most, a check fails a model that has not changed; and how often it passes a measure that moved by twice
 #: its tolerance.
@@ -49,10 +47,8 @@ def noise_of(se: float, groups: int, *, tails: Literal[1, 2], measures: int = 1,
     """
     from scipy.special import stdtrit  # late: it takes long to import
 
-    degrees = max(groups, MIN_GROUPS) - 1
-
     def bound(chance: float) -> float:
-        return se * float(stdtrit(degrees, 1 - chance)) if se > 0 else 0.0
+        return se * float(stdtrit(groups - 1, 1 - chance)) if se > 0 else 0.0
 
     return Noise(of_any=bound(CHANCE / (tails * measures * looks)), of_one=bound(CHANCE / looks))
 

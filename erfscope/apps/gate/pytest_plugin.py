@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pytest
 
+from erfscope.core import ErfscopeError
+
 if TYPE_CHECKING:
-    from erfscope.adapters.requested import Model
     from erfscope.apps.gate import Verdict
-    from erfscope.core.request.settings import Options
+    from erfscope.core import Model, Options
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -79,26 +80,25 @@ class ErfRegression:
         Raises:
             ErfscopeError: an option, a tolerance or the stored file cannot be used.
         """
-        from erfscope.adapters.requested import name_of
         from erfscope.apps.gate import CheckAdvice
         from erfscope.apps.gate.checks import CheckRequest, check_all
-        from erfscope.core.values.errors import ErfscopeError
 
         option = self._request.config.getoption
         regenerate = bool(option("force_regen", False))
-        label = name or analyze_options.get("label") or name_of(model)
-        if label in self._checked:
-            raise ErfscopeError(
-                f"this test checks {label!r} twice; give each check a name: erf_regression.check(model, name=...)"
-            )
-        self._checked.add(label)
         command = f"pytest '{self._request.node.nodeid}' --erf-update"
         advice = CheckAdvice(
             accept=command,
             allow=f"`{command}` stores and passes at once",
             keep="name this check: erf_regression.check(model, name=...)",
         )
-        asked = CheckRequest(name=label, model=model, tolerances=tolerances, options=analyze_options, advice=advice)
+        asked = CheckRequest(
+            name=name or "", model=model, tolerances=tolerances, options=analyze_options, advice=advice
+        )
+        if asked.name in self._checked:
+            raise ErfscopeError(
+                f"this test checks {asked.name!r} twice; give each check a name: erf_regression.check(model, name=...)"
+            )
+        self._checked.add(asked.name)
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -107,7 +107,7 @@ class ErfRegression:
             ) from error
         update = regenerate or bool(option("erf_update"))
         verdict = check_all([asked], baseline=self.file, update=update, missing="write").verdicts[0]
-        self._note(label, verdict)
+        self._note(asked.name, verdict)
         if regenerate or not verdict.ok:
             pytest.fail(verdict.text, pytrace=False)
         return verdict

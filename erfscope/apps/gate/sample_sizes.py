@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 
 from erfscope.apps.gate.baseline import BaselineEntry, BaselineMeasure, MoreImages
 from erfscope.apps.gate.tolerance import Tolerance, defaults
-from erfscope.core.answer.maps.accumulator import MIN_GROUPS, jackknife_se
-from erfscope.core.answer.measures import MEASURES
 
 #: A baseline keeps the measures of so many times the samples of a check at most.
 LIMIT = 16
@@ -37,11 +35,10 @@ def is_enough(entry: BaselineEntry, allowed: Mapping[str, Tolerance] | None) -> 
 
 def _is_noisy(name: str, tolerance: Tolerance, found: BaselineMeasure) -> bool:
     """Whether the noise of a measure is more than its tolerance, and more images would lessen it."""
-    if found.value is None or found.over != "images" or len(found.leave_one_out) < MIN_GROUPS:
+    se = found.as_measured(name).jackknife_se()
+    if found.value is None or found.over != "images" or se is None:
         return False
-    limit = tolerance.limit(found.value)
-    noise = ENOUGH * math.sqrt(2) * jackknife_se(found.leave_one_out)
-    return tolerance.guards(found.value, MEASURES[name]) and 0 < limit < noise
+    return tolerance.guards(name, found.value) and 0 < tolerance.limit(found.value) < ENOUGH * math.sqrt(2) * se
 
 
 def more_images(entry: BaselineEntry) -> MoreImages:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from erfscope.core.answer.result import Result
-from erfscope.core.values.unit import Trf, size_text
-from erfscope.show import DASH, listed_up_to
+from erfscope.core import Result, Trf
+from erfscope.show import DASH, listed_up_to, size_text
 
 #: Positions that differ by less are equal: they are sums of strides and halves.
 SAME_PX = 1e-6
@@ -40,7 +39,7 @@ class Structure:
     #: The TRF of each layer up to this one; behind a global operation, that without global operations follows it.
     layers_px: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     #: Every operation up to this layer with its settings, by the module that runs it, or the place of one outside
-    #: modules, see :func:`erfscope.core.graph.in_words.operations_in_words`; none in the structure of a result.
+    #: modules, see :meth:`erfscope.core.Site.operations_in_words`; none in the structure of a result.
     operations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property

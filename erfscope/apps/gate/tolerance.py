@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from erfscope.apps.gate.baseline import BaselineEntry, BaselineMeasure
-from erfscope.core.answer.maps.accumulator import HALF_TURN
-from erfscope.core.answer.measures import MEASURES, SHOWN_WITHOUT_PLACE, Measure
-from erfscope.core.values.errors import ErfscopeError, unknown
-from erfscope.core.values.unit import size_text
-from erfscope.show import number
+from erfscope.core import MEASURES, ErfscopeError, unknown
+from erfscope.show import number, size_text
 
 Side = Literal["narrower", "wider", "both"]
 #: The measures that are guarded by default.
 GUARDED = ("r50", "r90", "far_mass")
+#: Those of units without a place.
+GUARDED_WITHOUT_PLACE = ("centroid_r50", "centroid_r90", "entropy_area")
+#: By how many degrees an axis turns at most.
+MOST_TURN = 90
 #: The default tolerance, and the one where the weights are the same, so that nothing but the measurement can have
 #: moved.
 DEFAULT, SAME_WEIGHTS = "-5%", "1%"
@@ -64,10 +65,11 @@ class Tolerance:
             return abs(difference)
         return difference * wider * (1 if self.side == "wider" else -1)
 
-    def guards(self, expected: float, measure: Measure) -> bool:
+    def guards(self, name: str, expected: float) -> bool:
         """Whether a measure with this expected value can move by more than is tolerated in the guarded direction: a
         share lies between 0 and 1, an angle turns by at most 90 degrees, and no size falls below 0."""
-        rises = falls = HALF_TURN / 2 if measure.kind == "angle" else math.inf
+        measure = MEASURES[name]
+        rises = falls = MOST_TURN if measure.kind == "angle" else math.inf
         if measure.kind == "share":
             rises = 1 - expected
         if measure.kind == "share" or measure.wider == 1:
@@ -140,7 +142,7 @@ def _refuse_pointless(name: str, found: Tolerance, word: str) -> None:
         )
     if found.relative and measure.kind == "angle":
         raise ErfscopeError(f"{name} is an angle and takes no percentage; write degrees, such as 5")
-    if measure.kind == "angle" and found.amount >= HALF_TURN / 2:
+    if measure.kind == "angle" and found.amount >= MOST_TURN:
         raise ErfscopeError(
             f"{name} turns by 90 degrees at most, so that {word!r} guards nothing; write fewer, such as 5"
         )
@@ -194,7 +196,7 @@ def from_pairs(texts: Iterable[str]) -> dict[str, Tolerance]:
 
 def guarded(*, has_place: bool) -> tuple[str, ...]:
     """The measures that a check guards which names none: other ones of units without a place."""
-    return GUARDED if has_place else SHOWN_WITHOUT_PLACE
+    return GUARDED if has_place else GUARDED_WITHOUT_PLACE
 
 
 def defaults(*, same_weights: bool, has_place: bool = True) -> dict[str, Tolerance]:
@@ -209,7 +211,7 @@ def defaults(*, same_weights: bool, has_place: bool = True) -> dict[str, Toleran
 
 def pointless(name: str, tolerance: Tolerance, expected: BaselineMeasure) -> str:
     """Why a tolerance guards nothing, given what the baseline has of the measure; "" where it guards something."""
-    if expected.value is None or tolerance.guards(expected.value, MEASURES[name]):
+    if expected.value is None or tolerance.guards(name, expected.value):
         return ""
     fix = "write a percentage, such as -5%" if expected.value > 0 and not tolerance.relative else f"leave {name} out"
     value = f"{number(expected.value)}{unit_of(name, expected)}"

@@ -13,9 +13,7 @@ from erfscope.apps.gate.baseline import SETTINGS_CHANGED, BaselineEntry, Baselin
 from erfscope.apps.gate.judge import MeasureVerdict, shown_word, signed_difference
 from erfscope.apps.gate.structure import StructureChange
 from erfscope.apps.gate.tolerance import DEFAULT, SAME_WEIGHTS, unit_of
-from erfscope.core.answer.json_values import fields, plain
-from erfscope.core.answer.result import Result
-from erfscope.core.values.axes import Axes
+from erfscope.core import Axes, Result, to_json
 from erfscope.show import (
     DASH,
     IN_PLANE,
@@ -239,13 +237,13 @@ class Verdict:
             }
             for each in self.measures
         }
-        document: dict[str, Any] = plain(
+        document: dict[str, Any] = to_json(
             {
                 "name": self.name,
                 "verdict": self.word,
                 "cause": self.cause,
                 "reason": self.reason,
-                "structure": [fields(change) for change in self.structure],
+                "structure": self.structure,
                 "measures": measures,
                 "notices": self.notices,
                 "accept": self.accept,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Flag, auto
@@ -10,12 +9,11 @@ from functools import partial
 
 from erfscope.core.answer.json_values import fields
 from erfscope.core.answer.result import Result
-from erfscope.core.images import KINDS
 from erfscope.core.values.errors import MeasurementError
 from erfscope.core.values.finding import Finding
 from erfscope.core.values.model_facts import Weights
 from erfscope.core.values.names import is_input
-from erfscope.core.values.unit import size_text
+from erfscope.core.values.unit import size_text, unit_word
 
 
 class Use(Flag):
@@ -29,8 +27,6 @@ class Use(Flag):
     MERGE = auto()
     #: To be the same row of one model: conditions that a sweep may vary, by the names of its columns.
     SWEEP = auto()
-    #: To be the same unit of the same model in a baseline, under any other conditions.
-    STRUCTURE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +37,8 @@ class Condition:
     name: str
     of: Callable[[Result], object]
     uses: Use
-    #: Its name in the protocol of a baseline; "" if it is no part of that.
-    gate: str = ""
     #: The option of which it is one value, if all models may be measured under several; "" otherwise.
     option: str = ""
-
-
-def _stimuli(result: Result) -> str:
-    """The rule by which images are drawn, or the hash of other images."""
-    source = result.input.source
-    return f"{source}, version {KINDS[source].version}" if source in KINDS else f"{source} {result.input.sha256}"
 
 
 #: Both are random weights, but only the first switches on what is zero at initialisation.
@@ -58,45 +46,33 @@ RANDOM = ("random", "random-raw")
 _ALL = Use.COMPARE | Use.RESUME
 #: All conditions. Some stand here twice, in more and in less detail.
 CONDITIONS = (
-    Condition("model", lambda r: r.model, Use.RESUME | Use.STRUCTURE, "model"),
+    Condition("model", lambda r: r.model, Use.RESUME),
     Condition("weights", lambda r: fields(r.weights), Use.RESUME),
     Condition("weights", lambda r: r.weights.source, Use.SWEEP, option="weights"),
-    # Random weights differ in whether zero-initialised branches are switched on; all other weights are the model's
-    # own, which their hash identifies.
-    Condition("weights", lambda r: r.weights.source if r.weights.source in RANDOM else "own", Use(0), "weights"),
     Condition("inserted blocks", lambda r: (r.insert, r.alpha), Use.RESUME),
-    Condition("inserted blocks", lambda r: r.insert, Use.STRUCTURE, "insert"),
-    Condition("alpha", lambda r: r.alpha, Use(0), "alpha"),
-    Condition(
-        "input size",
-        lambda r: r.input.size,
-        Use.RESUME | Use.STRUCTURE,
-        "input_size",
-        option="input_size",
-    ),
+    Condition("input size", lambda r: r.input.size, Use.RESUME, option="input_size"),
     Condition("input size", lambda r: size_text(r.input.size), Use.COMPARE),
     Condition("input", lambda r: size_text(r.input.size), Use.SWEEP),
     Condition("images", lambda r: (r.input.source, r.input.sha256), Use.RESUME),
     Condition("images (sha256)", lambda r: (r.input.sha256 or "")[:12], Use.COMPARE),
-    Condition("images", _stimuli, Use(0), "stimuli"),
     Condition("resize and crop", lambda r: r.input.transform, Use.RESUME),
     # The hash is that of the files, before they were resized.
     Condition("resize and crop", lambda r: r.input.resize, Use.COMPARE),
-    Condition("number of images", lambda r: r.input.n_images, Use.COMPARE, "samples"),
-    Condition("draws", lambda r: r.input.n_draws, Use.COMPARE | Use.RESUME, "draws"),
+    Condition("number of images", lambda r: r.input.n_images, Use.COMPARE),
+    Condition("draws", lambda r: r.input.n_draws, _ALL),
     Condition("reference", lambda r: "image" if is_input(r.wrt) else "feature map", Use.COMPARE),
-    Condition("reference", lambda r: r.wrt, Use.RESUME | Use.SWEEP | Use.STRUCTURE, "wrt", option="wrt"),
+    Condition("reference", lambda r: r.wrt, Use.RESUME | Use.SWEEP, option="wrt"),
     # Layers and units have names of their own in every model.
     Condition("layer", lambda r: (r.layer, r.unit and (r.unit.kind, r.unit.index, r.unit.map_shape)), Use.RESUME),
     Condition("layer", lambda r: r.layer, Use.SWEEP),
     Condition("unit", lambda r: None if r.unit is None else (r.unit.kind, *r.unit.index), Use.SWEEP),
     Condition("theoretical receptive field (TRF)", lambda r: r.trf, Use.RESUME),
-    Condition("convention", lambda r: r.convention, _ALL | Use.SWEEP, "convention", option="convention"),
-    Condition("method", lambda r: r.method, _ALL, "method"),
-    Condition("seed", lambda r: r.seed, _ALL, "seed"),
+    Condition("convention", lambda r: r.convention, _ALL | Use.SWEEP, option="convention"),
+    Condition("method", lambda r: r.method, _ALL),
+    Condition("seed", lambda r: r.seed, _ALL),
     Condition("dtype", lambda r: (r.dtype, r.amp_dtype), Use.RESUME),
-    Condition("dtype", lambda r: r.dtype, Use.COMPARE, "dtype"),
-    Condition("amp dtype", lambda r: r.amp_dtype, Use.COMPARE, "amp_dtype"),
+    Condition("dtype", lambda r: r.dtype, Use.COMPARE),
+    Condition("amp dtype", lambda r: r.amp_dtype, Use.COMPARE),
     # A message names the first that differ: what a user asked for stands before what follows from it.
     Condition("number of images", lambda r: r.part and (r.part.n_all, r.part.text), Use.MERGE),
     Condition("measures", lambda r: r.part and r.part.measures, Use.MERGE),
@@ -239,14 +215,6 @@ def one_unit_word(entries: Sequence[tuple[str, object]]) -> str | None:
                 f" against {word}); measure both with the same --unit"
             )
     return known[0][1] if known else None
-
-
-def unit_word(word: object) -> str:
-    """The unit as asked for, in one spelling."""
-    text = word if isinstance(word, str) else ",".join(map(str, word)) if isinstance(word, list | tuple) else str(word)
-    # An index may be written 3,3 or 3x3.
-    text = re.sub(r"(?<=\d)x(?=-?\d)", ",", re.sub(r"\s", "", text.lower()))
-    return text.replace("center", "centre")
 
 
 def refuse_mixed_weights(weights: Sequence[tuple[str, Weights]], asked: str) -> None:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 from erfscope.core.answer.comparability import Use, values
-from erfscope.core.answer.measures.values import MeasureValue, paired_difference
+from erfscope.core.answer.measures.values import MeasureValue
 from erfscope.core.answer.result import Result
 
 #: A growth that is none: at most this share of it, or so many standard errors of the paired difference.
@@ -66,7 +66,7 @@ def depth_of(results: Sequence[Result]) -> Depth:
     sizes = [result.measures[name] for result in results]
     ends = (n for n, size in enumerate(sizes) if not any(_exceeds(later, size) for later in sizes[n + 1 :]))
     stops_at = next(ends)
-    added = [(None, None), *map(paired_difference, sizes[1:], sizes)]
+    added = [(None, None), *(size.minus(before) for before, size in pairwise(sizes))]
     return Depth(
         steps=tuple(
             DepthStep(result=result, added=change, filled=_filled(result), is_covered=is_covered)
@@ -74,7 +74,7 @@ def depth_of(results: Sequence[Result]) -> Depth:
         ),
         measure=name,
         stops_at=stops_at,
-        rest=paired_difference(sizes[-1], sizes[stops_at]),
+        rest=sizes[-1].minus(sizes[stops_at]),
         shrinks=_exceeds(sizes[stops_at], sizes[-1]),
         clips_at=next((n for n, result in enumerate(results) if _has(result, "clipped")), None),
     )
@@ -129,7 +129,7 @@ def covered(results: Sequence[Result]) -> list[bool]:
 
 
 def _exceeds(later: MeasureValue, size: MeasureValue) -> bool:
-    difference, se = paired_difference(later, size)
+    difference, se = later.minus(size)
     return difference is not None and difference > max(NEGLIGIBLE * float(later), NOISE * (se or 0.0))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from erfscope.core.answer.json_values import fields, plain
+from erfscope.core.answer.json_values import fields, to_json
 from erfscope.core.answer.outputs import Displayed, outputs
 from erfscope.core.values.axes import Axes
 from erfscope.core.values.unit import Trf, size_text
@@ -30,6 +30,8 @@ class LayerRow:
     kind: str = ""
     #: Its reference where the model takes several inputs; "" where the table's is.
     wrt: str = ""
+    #: Its place in the order of execution.
+    order: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -87,7 +89,7 @@ class LayerTable(Displayed):
             "weights": "any",
             "without_place": [{"unit": unit, "layer": layer} for unit, layer in self.without_place],
         }
-        document: dict[str, Any] = plain({**head, "notes": self.notes, "layers": entries})
+        document: dict[str, Any] = to_json({**head, "notes": self.notes, "layers": entries})
         return document
 
     def to_dataframe(self) -> Any:

@@ -11,7 +11,6 @@ from typing import Any, Unpack
 from erfscope.core.answer.comparability import Differences, paired, partners
 from erfscope.core.answer.figure_style import FigureKind, Style, TableFormat
 from erfscope.core.answer.measures import INPUT_SHARE, MEASURES, SHOWN
-from erfscope.core.answer.measures.values import paired_difference
 from erfscope.core.answer.outputs import Displayed, outputs
 from erfscope.core.answer.result import Result
 from erfscope.core.system.environment import environment
@@ -71,7 +70,7 @@ class Report(Displayed):
                 numbers = [
                     n for n in shared if isinstance(other[n].value, float) and isinstance(result[n].value, float)
                 ]
-                rows[row] = {name: paired_difference(result[name], other[name]) for name in numbers}
+                rows[row] = {name: result[name].minus(other[name]) for name in numbers}
         return rows
 
     def compared_with(self, result: Result) -> Result | None:

@@ -22,6 +22,7 @@ from erfscope.core.answer.measures.sizes import Sides, sides_of
 from erfscope.core.answer.outputs import Displayed, outputs
 from erfscope.core.answer.positions import Positions
 from erfscope.core.answer.timing import Timing, own_step, timing_of
+from erfscope.core.images import KINDS
 from erfscope.core.values.axes import COL, DEPTH, Axes
 from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.core.values.finding import Finding
@@ -67,6 +68,12 @@ class InputRecord:
     text_kind: Literal["count", "file", "tensor"] = "count"
     #: What the axes are, and how far apart the cells lie; None where nothing was measured.
     axes: Axes | None = None
+
+    @property
+    def stimuli(self) -> str:
+        """What identifies the inputs: the kind by which they are drawn, with its version, or a hash."""
+        is_drawn = self.source in KINDS
+        return f"{self.source}, version {KINDS[self.source].version}" if is_drawn else f"{self.source} {self.sha256}"
 
     @property
     def noun(self) -> str:

@@ -19,9 +19,7 @@ _LEFT_OUT = (
 
 
 def operations_in_words(graph: Graph, node: fx.Node) -> dict[str, tuple[str, ...]]:
-    """Every operation that a tensor is computed by, with its settings and the shapes of its weights, by the name of the
-    module that runs it, in order: ``conv2d weight=8x3x3x3 bias=8 stride=2x2 padding=1x1``. Those of the model itself
-    are by their place: ``behind pool``, whose result they read, ``before conv1``, or "" where no module runs."""
+    """See :meth:`erfscope.core.graph.site.Site.operations_in_words`."""
     stack, needed = [node], set[fx.Node]()
     while stack:
         if (here := stack.pop()) not in needed:

@@ -9,6 +9,7 @@ from functools import cached_property
 from torch import fx
 
 from erfscope.core.graph.field import Fields
+from erfscope.core.graph.in_words import operations_in_words
 from erfscope.core.graph.named import NamedTensor, Pass
 from erfscope.core.graph.paths import PathShares, path_shares
 from erfscope.core.graph.record import UNRECORDED
@@ -47,11 +48,9 @@ class Site:
         self.recording, self.layer, self.wrt, self._unit_names = recording, layer, wrt, unit_names
         seen, reading = recording.known(layer), recording.reading(layer)
         if reading.layout is None:
-            raise MeasurementError(f"layer {split_kind(layer)[0]!r} {reading.reason}")
+            raise MeasurementError(f"layer {self.name!r} {reading.reason}")
         if seen.node not in recording.graph.live:
-            raise ErfscopeError(
-                f"layer {split_kind(layer)[0]!r} does not depend on the image, so it has no receptive field"
-            )
+            raise ErfscopeError(f"layer {self.name!r} does not depend on the image, so it has no receptive field")
         #: The layer's tensor, how it holds its map, and that map's shape (1, C, *space).
         self.tensor, self.layout = seen, reading.layout
         self.shape: tuple[int, ...] = (1, *reading.layout.map_shape(seen.shape)[1:])
@@ -59,6 +58,11 @@ class Site:
         self.reference, self.reference_layout = self._find_reference()
         #: The receptive fields of all tensors with respect to the reference.
         self.fields = self._fields()
+
+    @property
+    def name(self) -> str:
+        """The layer's name without the kind of its units."""
+        return split_kind(self.layer)[0]
 
     @property
     def space(self) -> tuple[int, ...]:
@@ -190,6 +194,14 @@ class Site:
         fields, positions = self.fields, self.recording.positions
         found = positions.ancestors(self.tensor.node) & fields.every_end.keys() - {fields.reference, positions.image}
         return sorted(found, key=positions.order.__getitem__)
+
+    def operations_in_words(self) -> dict[str, tuple[str, ...]]:
+        """Every operation that the layer is computed by, with its settings and the shapes of its weights, by the name
+        of the module that runs it, in order: ``conv2d weight=8x3x3x3 bias=8 stride=2x2 padding=1x1``.
+
+        Those of the model itself are by their place: ``behind pool``, whose result they read, ``before conv1``, or ""
+        where no module runs."""
+        return operations_in_words(self.recording.graph, self.tensor.node)
 
     @property
     def is_from_bare_stage(self) -> bool:

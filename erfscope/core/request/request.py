@@ -141,6 +141,17 @@ class Request:
         for convention, layer, wrt in product(self.conventions, layers, self.references):
             yield replace(self.settings, convention=convention, layer=layer, wrt=wrt)
 
+    def refuse_weights(self, model: object) -> None:
+        """Refuse weights by name for a model that is no spec.
+
+        Raises:
+            ErfscopeError: the model is there already, with its weights.
+        """
+        if not isinstance(model, str) and self.weights != ("auto",):
+            raise ErfscopeError(
+                "weights is for models that erfscope builds; a live module or an adapter has its weights already"
+            )
+
     def of_model(self, label: str | None) -> Self:
         """The request of one of several models: with its own values of the options that it has in a mapping."""
         own = {name: self.given[name].get(label) for name in OF_EACH if isinstance(self.given.get(name), Mapping)}

@@ -19,7 +19,7 @@ from erfscope.core.request.values import channels, draws, percent
 from erfscope.core.values.axes import Axes
 from erfscope.core.values.errors import ErfscopeError, unknown
 from erfscope.core.values.names import IMAGE
-from erfscope.core.values.unit import is_every_unit
+from erfscope.core.values.unit import is_every_unit, unit_word
 from erfscope.core.values.unit_kind import kind_of
 
 #: Samples where none were asked for: synthetic stimuli and directories.
@@ -269,6 +269,11 @@ class Settings:
         name."""
         asked = {name: getattr(self, name) for name, each in OPTIONS.items() if each.option.counts == "recorded"}
         return {name: value for name, value in asked.items() if value != OPTIONS[name].default}
+
+    @property
+    def unit_word(self) -> str:
+        """The unit as it was asked for, in one spelling: ``"centre"``, ``"0,0"``."""
+        return unit_word(self.unit)
 
     def measure_names(self, axes: Axes | None = None) -> list[str]:
         """The measures to compute: those that tables show, for references of these axes, unless others are asked for.

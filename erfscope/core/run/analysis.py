@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack
 
 import torch
 
-from erfscope.adapters.requested import Model, refuse_weights
+from erfscope.adapters.requested import Model
 from erfscope.adapters.sources.sources import take_layer
 from erfscope.core.answer.report import Report
 from erfscope.core.answer.result import Result
@@ -88,7 +88,7 @@ def _sweep(model: Model, request: Request, *, with_host: bool) -> Report:
         _refuse_growth(request)
     with restored(*caller_modules(model)), torch.inference_mode(False):
         request = with_earlier(request)
-        refuse_weights(model, request)
+        request.refuse_weights(model)
         check_images(request)
 
         def measured(sizes: Sequence[tuple[int, ...] | None]) -> Iterator[dict[str, list[Result]]]:

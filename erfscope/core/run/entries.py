@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from erfscope.adapters import split_label
 from erfscope.adapters.requested import Model, name_of
 from erfscope.adapters.sources.catalogue import model_names
 from erfscope.adapters.sources.sources import split_layer, take_layer
-from erfscope.core.answer.comparability import CONDITIONS, short, unit_word
-from erfscope.core.answer.json_values import plain
+from erfscope.core.answer.comparability import CONDITIONS, short
+from erfscope.core.answer.json_values import to_json
 from erfscope.core.answer.merge import is_shard, merge, run_of
 from erfscope.core.answer.report import Report
 from erfscope.core.answer.result import Result
@@ -25,16 +26,18 @@ from erfscope.core.request.settings import OPTIONS
 from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.core.values.printable import one_line
-from erfscope.core.values.unit import size_text
+from erfscope.core.values.unit import size_text, unit_word
 from erfscope.core.values.unit_kind import by_kind, kind_of
 
 #: Options that neither measure nor change what was measured.
 _HARMLESS = {*Running.__annotations__, "measures", "label", "unsafe_load", "device", "batch_size", "workers", "plain"}
 _HARMLESS |= {"accept"}
 #: Options whose values each row records, left out or not.
-_RECORDED = {each.gate: each.of for each in CONDITIONS if each.gate}
-_RECORDED |= {each.option: each.of for each in CONDITIONS if each.option}
+_RECORDED: dict[str, Callable[[Result], object]] = {each.option: each.of for each in CONDITIONS if each.option}
+_RECORDED |= {name: attrgetter(name) for name in ("insert", "alpha", "method", "seed", "dtype", "amp_dtype")}
 _RECORDED |= {
+    "samples": lambda r: r.input.n_images,
+    "draws": lambda r: r.input.n_draws,
     "input_size": lambda r: size_text(r.input.size),
     "layer": lambda r: r.layer,
     "checkpoint": lambda r: r.weights.origin,
@@ -210,10 +213,10 @@ def _asked_values(name: str, value: object, own: Request, report: Report) -> tup
     several = {"layer": own.layers, "weights": own.weights, "convention": own.conventions, "wrt": own.references}
     rank = len(report[0].input.size) if len(report) else 0
     several["input_size"] = tuple(size_text(s * rank if len(s) == 1 else s) for s in own.sizes if s is not None)
-    asked = {str(plain(each)) for each in several.get(name, (value,))}
+    asked = {str(to_json(each, records=False)) for each in several.get(name, (value,))}
     rows = {str(_RECORDED[name](row)) for row in report if row.ok} if name in _RECORDED else set[str]()
-    stored = report.settings.get(name, plain(OPTIONS[name].default))
-    alike = [value, plain(getattr(own.settings, name, value))]
+    stored = report.settings.get(name, to_json(OPTIONS[name].default, records=False))
+    alike = [value, to_json(getattr(own.settings, name, value), records=False)]
     if name == "unit":
         alike, stored = [unit_word(each) for each in alike], unit_word(stored)
     is_same = (stored in alike and (name in report.settings or name not in _RECORDED)) or (rows and rows <= asked)

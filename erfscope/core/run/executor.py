@@ -17,7 +17,7 @@ from erfscope.adapters.requested import name_of
 from erfscope.core.answer.comparability import short
 from erfscope.core.answer.findings import layer_choice_findings
 from erfscope.core.answer.input_shares import by_unit
-from erfscope.core.answer.json_values import fields, plain
+from erfscope.core.answer.json_values import fields, to_json
 from erfscope.core.answer.report import Report, unique_ids
 from erfscope.core.answer.result import Result
 from erfscope.core.answer.storage.files import begin_rows, read_begun, store_rows
@@ -303,4 +303,5 @@ def asked_settings(model: Any, request: Request) -> dict[str, Any]:
     images = by_input(request.images)
     kept["images"] = {n: _named(i) for n, i in images.items()} if isinstance(images, Mapping) else _named(images)
     asked = model if isinstance(model, list) else name_of(model)
-    return {"model": plain(asked), **plain({**fields(request.settings), **kept})}
+    settings: dict[str, Any] = to_json({"model": asked, **fields(request.settings), **kept}, records=False)
+    return settings

@@ -12,8 +12,9 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapters import ModuleAdapter
+from erfscope.adapters import ModuleAdapter, split_label
 from erfscope.adapters.requested import Model, name_of, open_adapter
+from erfscope.adapters.sources.kinds import kind_of
 from erfscope.adapters.weights.checkpoint_files import Saved
 from erfscope.adapters.weights.weights import NO_NUMBERS, sha256
 from erfscope.adapters.zero_branches import zero_branches
@@ -57,7 +58,12 @@ def load_model(
 
 
 def open_model(
-    model: Model, request: Request | None = None, *, with_numbers: bool = True, **options: Unpack[Options]
+    model: Model,
+    request: Request | None = None,
+    *,
+    with_numbers: bool = True,
+    falls_back: bool = True,
+    **options: Unpack[Options],
 ) -> OpenModel:
     """Open a model at one input size, with the blocks and edits that are asked for.
 
@@ -68,11 +74,12 @@ def open_model(
         model: As for :func:`erfscope.analyze`: a spec, an adapter, a live module or an exported program.
         request: The options; those that follow if None.
         with_numbers: Whether its weights matter: without, it is built without memory for them where it can be, to
-            read what its structure says.
+            read what its structure says. With them the first images that the request names are read before.
+        falls_back: Whether random weights stand in, with a warning, for pretrained ones that cannot be had.
         **options: Those of :func:`erfscope.analyze` that say how a model is built, and of which weights.
 
     Raises:
-        ErfscopeError: unknown model or option, or several sizes or weights.
+        ErfscopeError: unknown model or option, several sizes or weights, weights that cannot be had, or a broken image.
         MeasurementError: it cannot be built.
     """
     asked = Request.parse(options) if request is None else request
@@ -82,12 +89,21 @@ def open_model(
     lent = caller_modules(model)
     with restored(*lent), torch.inference_mode(False):
         if with_numbers:
+            check_images(asked)
+            if weights == "auto" and not falls_back and not _has_own_weights(model, asked):
+                weights = "pretrained"
             # The record of an adapter's weights is kept up to date here; the caller's own adapter stays as it is.
             own = copy.copy(model) if isinstance(model, ModuleAdapter) else model
             opened = variant_of(load_model(own, asked, size=size, weights=weights), asked)
         else:
             opened = load_structure(model, asked)
     return replace(opened, lent=tuple(lent))
+
+
+def _has_own_weights(model: Model, request: Request) -> bool:
+    """Whether a model comes with weights: those of a checkpoint, or as a factory made them."""
+    is_made = isinstance(model, str) and kind_of(split_label(model)[1]).runs_code
+    return is_made or request.building.get("checkpoint") is not None
 
 
 #: So many images are read before the model is loaded: a broken one costs no model, and many cost little time.

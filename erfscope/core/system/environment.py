@@ -44,7 +44,7 @@ def versions() -> dict[str, str | None]:
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, system and threads."""
+    """Return what numbers may depend on: ``versions`` of packages by name, ``python``, ``system``, and ``threads``."""
     import torch
 
     system = f"{platform.system()} {platform.machine()}"

@@ -40,6 +40,14 @@ def is_every_unit(word: object) -> bool:
     return isinstance(word, str) and word.strip().lower() == ALL
 
 
+def unit_word(word: object) -> str:
+    """Return a unit as it was asked for in one spelling: ``"centre"``, ``"0,0"``."""
+    text = word if isinstance(word, str) else ",".join(map(str, word)) if isinstance(word, list | tuple) else str(word)
+    # An index may be written 3,3 or 3x3.
+    text = re.sub(r"(?<=\d)x(?=-?\d)", ",", re.sub(r"\s", "", text.lower()))
+    return text.replace("center", "centre")
+
+
 #: A place in the reference -> the unit nearest to it.
 Nearest = Callable[[Sequence[float]], tuple[int, ...]]
 

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from erfscope.core.answer.convention import CONVENTIONS
-from erfscope.core.answer.json_values import plain
+from erfscope.core.answer.json_values import to_json
 from erfscope.core.answer.measures import MEASURES
 from erfscope.core.values.names import is_input
 from erfscope.core.values.printable import name_pieces, plus, printable
@@ -155,12 +155,12 @@ def _text(name: str) -> str:
 
 def _settings(view: ReportView) -> Iterator[tuple[str, str]]:
     """Settings of the run, and versions of its packages, as (name, text)."""
-    environment = dict(plain(view.report.environment))
+    environment = dict(to_json(view.report.environment))
     for package, version in (environment.pop("versions", None) or {}).items():
         if version is not None:
             yield package, str(version)
     yield from ((name, str(value)) for name, value in environment.items())
-    for name, value in plain(view.report.settings).items():
+    for name, value in to_json(view.report.settings).items():
         if value is not None:
             yield name, ", ".join(str(item) for item in value) if isinstance(value, list) else str(value)
 

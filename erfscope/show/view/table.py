@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from erfscope.core.answer.json_values import plain
+from erfscope.core.answer.json_values import to_json
 from erfscope.core.values.errors import unknown
 from erfscope.core.values.printable import one_line, plus, printable
 
@@ -51,7 +51,7 @@ class Cell:
     @property
     def full(self) -> str:
         """The number as JSON has it."""
-        value = plain(self.value + 0.0 if isinstance(self.value, float) else self.value)
+        value = to_json(self.value + 0.0 if isinstance(self.value, float) else self.value)
         return "" if value is None else value if isinstance(value, str) else repr(value)
 
     @property

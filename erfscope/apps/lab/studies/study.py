@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import erfscope
 from erfscope.apps.lab.studies.packing import decoded, encoded, tuples
-from erfscope.core.answer.json_values import plain
+from erfscope.core.answer.json_values import to_json
 from erfscope.core.answer.maps.erf_map import FloatArray
 from erfscope.core.answer.storage import writing
 from erfscope.core.answer.storage.files import report_bytes
@@ -348,8 +348,8 @@ class StudyResult(StudyFindings):
             "claims": [asdict(each) for each in self.claims],
             "settings": {"seed": self.seed, "effort": self.effort, "data": self.data},
             "seconds": round(self.seconds, 3),
-            "environment": plain(self.environment),
-            "rows": [plain(row.numbers) for row in self.rows],
+            "environment": to_json(self.environment),
+            "rows": [to_json(row.numbers) for row in self.rows],
         }
 
     def document(self) -> dict[str, Any]:
@@ -363,7 +363,7 @@ class StudyResult(StudyFindings):
             for column in self.columns
         ]
         table = {"section": self.section, "columns": columns}
-        document: dict[str, Any] = plain({**self.to_json(), "table": table, "picture": encoded(self.picture)})
+        document: dict[str, Any] = to_json({**self.to_json(), "table": table, "picture": encoded(self.picture)})
         return document
 
     def figure(self, path: str | Path | None = None) -> Any:

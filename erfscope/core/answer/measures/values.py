@@ -9,7 +9,15 @@ from typing import SupportsFloat
 
 import numpy as np
 
-from erfscope.core.answer.maps.accumulator import HALF_TURN, MIN_GROUPS, error_bar, jackknife, wrap_cyclic
+from erfscope.core.answer.maps.accumulator import (
+    HALF_TURN,
+    MIN_GROUPS,
+    error_bar,
+    jackknife,
+    jackknife_se,
+    widening,
+    wrap_cyclic,
+)
 from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray, magnitude_of, measured_of
 from erfscope.core.answer.measures.prepared import Geometry, Prepared
 from erfscope.core.answer.measures.sizes import along
@@ -73,6 +81,53 @@ class MeasureValue:
         if isinstance(self.value, float):
             return self.value
         raise TypeError(f"this {self.kind} is {self.value!r}, not a number")
+
+    def minus(self, other: MeasureValue) -> tuple[float | None, float | None]:
+        """Difference of one measure between two maps over the same images, with the error of the difference itself.
+
+        What the images do to both maps alike cancels, so the error is usually much smaller than that of either value.
+
+        Args:
+            other: The value that is subtracted, over the same images in the same groups.
+
+        Returns:
+            (difference, standard error), angles in [-90, 90). The difference is None where a value is None or a word;
+            the error also where the numbers of groups differ or are below four.
+        """
+        if isinstance(self.value, str | None) or isinstance(other.value, str | None):
+            return None, None
+        period, without = PERIODS.get(self.kind), self._without(other)
+        difference = self.value - other.value if period is None else wrap_cyclic(self.value - other.value, period)
+        return difference, error_bar(difference, without, period=period) if without else None
+
+    def jackknife_se(self, minus: MeasureValue | None = None) -> float | None:
+        """The jackknife's standard error alone, without the bias and the widening that are in ``se``.
+
+        Args:
+            minus: A value that is subtracted: the error is that of the difference, in pairs of groups where both have
+                as many, else of two separate measurements.
+
+        Returns:
+            The error; None where a value has fewer than four groups.
+        """
+        without, period = self.leave_one_out if minus is None else self._without(minus), PERIODS.get(self.kind)
+        if len(without) >= MIN_GROUPS:
+            return jackknife_se(without, period=period)
+        if minus is None:
+            return None
+        ours, theirs = self.jackknife_se(), minus.jackknife_se()
+        return None if ours is None or theirs is None else math.hypot(ours, theirs)
+
+    @property
+    def widening(self) -> float:
+        """What widens an error of so few groups, two at least, as it does that behind ±: see
+        :func:`erfscope.core.answer.maps.accumulator.error_bar`."""
+        return widening(len(self.leave_one_out) - 1)
+
+    def _without(self, other: MeasureValue) -> tuple[float, ...]:
+        """The differences without one group each; () where there are fewer than four, or not as many of both."""
+        ours, theirs = self.leave_one_out, other.leave_one_out
+        return tuple(a - b for a, b in zip(ours, theirs, strict=True)) if len(ours) == len(theirs) >= MIN_GROUPS else ()
 
 
 def measure(erf: ErfMap, names: Sequence[str] | None = None) -> dict[str, Value]:
@@ -199,26 +254,3 @@ def _counts_images(area: Value, without: Sequence[float]) -> bool:
         return False
     _, bias = jackknife(area, without)
     return abs(bias) > MOST_BIAS * area
-
-
-def paired_difference(a: MeasureValue, b: MeasureValue) -> tuple[float | None, float | None]:
-    """Difference a - b of one measure between two maps over the same images, with the error of the difference itself.
-
-    What the images do to both maps alike cancels, so the error is usually much smaller than that of either value.
-
-    Args:
-        a: The one value.
-        b: The other, over the same images in the same groups.
-
-    Returns:
-        (difference, standard error), angles in [-90, 90). The difference is None where a value is None or a word; the
-        error also where the numbers of groups differ or are below four.
-    """
-    if a.value is None or b.value is None or isinstance(a.value, str) or isinstance(b.value, str):
-        return None, None
-    period, groups = PERIODS.get(a.kind), len(a.leave_one_out)
-    difference = a.value - b.value if period is None else wrap_cyclic(a.value - b.value, period)
-    if groups < MIN_GROUPS or groups != len(b.leave_one_out):
-        return difference, None
-    without = [x - y for x, y in zip(a.leave_one_out, b.leave_one_out, strict=True)]
-    return difference, error_bar(difference, without, period=period)

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from erfscope.core.answer.comparability import place_of
-from erfscope.core.answer.json_values import convert, parse
+from erfscope.core.answer.json_values import from_json
 from erfscope.core.answer.report import Report, unique_ids
 from erfscope.core.answer.result import Result
 from erfscope.core.answer.storage.documents import StoredReport
@@ -131,13 +131,13 @@ def _read_report(path: Path) -> Report:
         if file.exists() and not file.is_file():
             # A device may have no end.
             raise ErfscopeError(f"cannot read {file}: it is no file; name a report.json or a folder that holds one")
-        document = parse(file.read_text(encoding="utf-8"))
+        document = from_json(file.read_bytes())
         if (schema := document.get("schema")) != SCHEMA:
             text = (
                 f"{file} is not an erfscope report of this version: its schema is {str(schema)[:60]!r}, not {SCHEMA!r}"
             )
             raise ErfscopeError(f"{text}; measure again and store the result")
-        versions = convert(document, StoredReport, "report").environment["versions"]
+        versions = from_json(document, StoredReport, "report").environment["versions"]
         if not document["results"] or not isinstance(versions, dict):
             raise ValueError("it has no results, or does not say with which versions they were measured")
         results = [result_from_json(entry, _read_arrays(file, entry)) for entry in document["results"]]

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from erfscope.core.answer.comparability import partners
-from erfscope.core.answer.json_values import convert, plain, to_json
+from erfscope.core.answer.json_values import from_json, to_json
 from erfscope.core.answer.maps.accumulator import GroupSums
 from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray
 from erfscope.core.answer.maps.hops import HopProfile
@@ -194,8 +194,8 @@ def report_to_json(report: Report, maps: Mapping[str, str] | None = None) -> dic
     rows = zip(report.results, differences, strict=True)
     return {
         "schema": SCHEMA,
-        "environment": plain(report.environment),
-        "settings": plain(report.settings),
+        "environment": to_json(report.environment),
+        "settings": to_json(report.settings),
         "results": [result_to_json(result, map_sha256=digests.get(result.id), differences=row) for result, row in rows],
     }
 
@@ -238,7 +238,7 @@ def result_to_json(
         masses=result.masses or UNSET,
         seconds=round(result.seconds, 3),
     )
-    document = to_json(stored)
+    document: dict[str, Any] = to_json(stored)
     if result.trf is not None:
         # A finding says why a centre is not exact.
         del document["trf"]["center_inexact_reason"]
@@ -268,7 +268,7 @@ def result_from_json(
         KeyError, TypeError, ValueError: the entry is not of this format.
     """
     arrays = arrays or {}
-    stored: Any = convert(entry, StoredResult, "result")
+    stored: Any = from_json(entry, StoredResult, "result")
     trf, unit, hops, masses = stored.trf, stored.unit, stored.hops, stored.masses or {}
     if trf is not None and unit is not None:
         _refuse_other_axes(trf, unit, arrays.get("map"))

@@ -37,7 +37,7 @@ def layer_table(
     unseen: dict[str, ErfscopeError] = {}
     for entry in entries:
         try:
-            sites = [model.site(entry.name, each) for each in model.references(entry.name, wrt)]
+            sites = model.sites(entry.name, wrt)
             sites[0].nearest_unit()
         except ErfscopeError as error:
             unseen[entry.name] = error
@@ -59,6 +59,7 @@ def layer_table(
                 kind=kind,
                 trf=trf,
                 wrt=own,
+                order=entry.order,
             )
             rows.append(row)
     if unseen and not rows:

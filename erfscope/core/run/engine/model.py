@@ -30,7 +30,8 @@ from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.core.values.finding import Finding
 from erfscope.core.values.model_facts import Weights
 from erfscope.core.values.names import IMAGE, OUTPUT
-from erfscope.core.values.unit_kind import TOKEN, by_kind, split_kind
+from erfscope.core.values.unit import CENTRE, UnitWord
+from erfscope.core.values.unit_kind import TOKEN, by_kind, kind_of, split_kind
 
 #: Units that are planned one by one at most, to see whether that is less than all of them together.
 FEW = 16
@@ -206,6 +207,22 @@ class OpenModel:
         """
         self.layer(layer)
         return Site(self.recording, layer, wrt, unit_names=self.adapter.unit_names)
+
+    def sites(self, layer: str | None, wrt: str = IMAGE, *, unit: UnitWord = CENTRE) -> list[Site]:
+        """A layer with each reference that one stands for: of several inputs those that it depends on.
+
+        Args:
+            layer: The layer; the one whose units are measured by default if None.
+            wrt: The reference.
+            unit: What is asked for of it, which says the kind of its units.
+
+        Raises:
+            ErfscopeError: as for :meth:`site`.
+            MeasurementError: as for :meth:`default_layer_of`.
+        """
+        kind, _ = kind_of(unit)
+        name = by_kind(layer or self.default_layer_of(kind), kind)
+        return [self.site(name, each) for each in self.references(name, wrt)]
 
     def references(self, layer: str, wrt: str = IMAGE) -> list[str]:
         """The references that one stands for: of the image of a model that takes several inputs, those that a layer
