@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from erfscope import ErfWarning
 from erfscope.apps.lab.influence_matrix.result import Influence
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import ErfscopeError, FloatArray, MeasurementError, unknown
 from erfscope.core.run.attribution.forward import guarded
 from erfscope.core.run.attribution.gradient import in_double
 from erfscope.core.run.attribution.readout import as_leaf
@@ -20,7 +21,6 @@ from erfscope.core.run.engine.batch import FLOAT64, gib
 from erfscope.core.system.environment import available_bytes, ran_out
 from erfscope.core.system.precision import float32_precision
 from erfscope.core.system.restore import drawn_since, random_states
-from erfscope.core.values.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
 
 #: Products that are taken together at most. More leave the processor's caches and are no faster.
 TOGETHER = 32

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import ErfscopeError, FloatArray
 from erfscope.core.answer.maps.hops import HopProfile, hop_profiles
-from erfscope.core.values.errors import ErfscopeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -25,8 +25,8 @@ from erfscope.apps.lab.studies.study import (
     StudyRow,
     kept_study,
 )
+from erfscope.core import ErfscopeError, unknown
 from erfscope.core.system.progress import Progress, progress_of
-from erfscope.core.values.errors import ErfscopeError, unknown
 from erfscope.show import Chart, ChartMap, Curve, Picture
 
 STUDIES: dict[str, Study] = {

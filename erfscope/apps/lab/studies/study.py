@@ -11,14 +11,13 @@ from typing import Any, Literal, TypeVar, get_args
 
 import erfscope
 from erfscope.apps.lab.studies.packing import decoded, encoded, tuples
+from erfscope.core import ErfscopeError, FloatArray, unknown
 from erfscope.core.answer.json_values import plain
-from erfscope.core.answer.maps.erf_map import FloatArray
 from erfscope.core.answer.storage import writing
 from erfscope.core.answer.storage.files import report_bytes
 from erfscope.core.answer.storage.writing import FORMATS, suffixes
 from erfscope.core.system.environment import environment
 from erfscope.core.system.progress import Progress, no_progress
-from erfscope.core.values.errors import ErfscopeError, unknown
 from erfscope.show import Cell, Column, Curve, Picture, Table, TableRow, format_table, rows_of, write
 
 #: How much a study computes: trainings of hours, all in at most ten minutes, enough to show the claim in less than one,

@@ -27,13 +27,12 @@ from erfscope.apps.lab.studies.study import (
     points,
     with_error,
 )
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import ErfscopeError, FloatArray, MeasurementError
 from erfscope.core.answer.maps.probe import LARGEST_ERROR, Estimate
 from erfscope.core.request.request import Request
 from erfscope.core.run.attribution.captum_methods import infidelity
 from erfscope.core.run.attribution.readout import UnitReadout
 from erfscope.core.run.models import feed_of
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
 from erfscope.show import Chart, ChartMap, Curve, Picture
 
 #: Images of one run, all of which ``--trust`` probes, and draws of noise on each for Captum.

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from erfscope.apps.lab.theory.adjacency import adjacency_power
 from erfscope.apps.lab.theory.arrays import count, einsum, matrix, square
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

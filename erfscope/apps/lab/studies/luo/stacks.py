@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import erfscope
 from erfscope.apps.lab import theory
 from erfscope.apps.lab.studies.study import VERDICT, StudyColumn, StudyOptions, StudyRow, measure, with_error
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray
 from erfscope.show import Curve
 
 Activation = Literal["linear", "relu", "tanh", "sigmoid"]
