@@ -7,6 +7,7 @@ from erfscope.adapters import ModuleAdapter as ModuleAdapter
 from erfscope.adapters.requested import Model as Model
 from erfscope.core.answer.maps.erf_map import ErfMap as ErfMap
 from erfscope.core.answer.maps.erf_map import FloatArray as FloatArray
+from erfscope.core.answer.maps.hops import HopProfile as HopProfile
 from erfscope.core.answer.measures import MEASURES as MEASURES
 from erfscope.core.answer.measures import MeasureValue as MeasureValue
 from erfscope.core.answer.report import Report as Report
@@ -15,6 +16,7 @@ from erfscope.core.graph.site import Site as Site
 from erfscope.core.images.feed import Images as Images
 from erfscope.core.request.request import Request as Request
 from erfscope.core.request.settings import Options as Options
+from erfscope.core.run.attribution.forward import sound_gradients as sound_gradients
 from erfscope.core.run.engine.model import OpenModel as OpenModel
 from erfscope.core.run.executor import measure as measure
 from erfscope.core.run.executor import report_of as report_of
@@ -22,6 +24,7 @@ from erfscope.core.run.models import open_images as open_images
 from erfscope.core.run.models import open_model as open_model
 from erfscope.core.run.rows import Row as Row
 from erfscope.core.run.rows import rows as rows
+from erfscope.core.system.environment import environment as environment
 from erfscope.core.values.axes import Axes as Axes
 from erfscope.core.values.errors import ErfscopeError as ErfscopeError
 from erfscope.core.values.errors import MeasurementError as MeasurementError

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import functools
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from erfscope import ErfWarning
 from erfscope.apps.lab.influence_matrix import influence
 from erfscope.apps.lab.influence_matrix.compute import Products, can_be_taken_together
-from erfscope.core.values.errors import ErfscopeError, ErfWarning, MeasurementError
+from erfscope.core import ErfscopeError, MeasurementError
 
 DOUBLE = torch.float64
 #: Sums over the channels of the full Jacobian J[p, r, i, s], as docs/theory.md defines them.
@@ -140,6 +142,13 @@ def test_permuted_nodes_have_the_permuted_matrix():
     )
 
 
+def test_autocast_around_the_call_changes_nothing():
+    x, linear = normal(6, 3, dtype=torch.float32), nn.Linear(3, 4)
+    alone = influence(linear, x).values
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        np.testing.assert_array_equal(influence(linear, x).values, alone)
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_the_callers_mode_does_not_matter_and_stays(mode):
     wanted = influence(attend, normal(5, 3)).values
@@ -233,7 +242,7 @@ def test_products_that_do_not_fit_into_memory_together_are_taken_fewer_at_a_time
 
 
 def test_a_matrix_that_does_not_fit_into_memory_is_refused_before_it_is_made(monkeypatch):
-    monkeypatch.setattr("erfscope.apps.lab.influence_matrix.compute.available_bytes", lambda: 2000)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2000))
     with pytest.raises(MeasurementError, match=r"a matrix of 10 x 10 needs about .* of memory.*ask for fewer outputs"):
         influence(torch.sin, normal(10, 2))
     assert influence(torch.sin, normal(10, 2), outputs=[0]).values.shape == (1, 10)

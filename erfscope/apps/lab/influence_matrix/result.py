@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from erfscope.core import ErfscopeError, FloatArray
-from erfscope.core.answer.maps.hops import HopProfile, hop_profiles
+from erfscope.apps.lab.influence_matrix.hops import hop_profiles
+from erfscope.core import ErfscopeError, FloatArray, HopProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

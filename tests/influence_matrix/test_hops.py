@@ -8,13 +8,17 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erfscope.core.answer.maps.hops import hop_distances, hop_profile, hop_profiles
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.apps.lab.influence_matrix.hops import hop_distances, hop_profiles
+from erfscope.core import ErfscopeError, HopProfile
 
 
 def path(n: int) -> np.ndarray:
     """Neighbours on a line."""
     return np.eye(n, k=1) + np.eye(n, k=-1)
+
+
+def hop_profile(mass, adjacency: np.ndarray, source: int) -> HopProfile:
+    return hop_profiles([mass], adjacency, [source])[0]
 
 
 def searched(adjacency: np.ndarray, source: int) -> list[float]:
