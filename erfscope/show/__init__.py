@@ -5,6 +5,7 @@ writer of files. Beside it :mod:`erfscope.show.terminal`, :mod:`erfscope.show.pa
 May import: ``core`` and below.
 """
 
+from erfscope.core.answer.storage.writing import check_output
 from erfscope.core.values.printable import (
     brief,
     counted,
@@ -18,7 +19,7 @@ from erfscope.core.values.printable import (
     with_error,
 )
 from erfscope.show.figures.chart_data import Chart, ChartMap, Curve, Picture
-from erfscope.show.files import write
+from erfscope.show.files import write, write_folder
 from erfscope.show.shown import Shown
 from erfscope.show.view.depth import depth_sentences, depth_table
 from erfscope.show.view.extras import halo_text
@@ -72,6 +73,7 @@ __all__ = [
     "Value",
     "aligned",
     "brief",
+    "check_output",
     "convention_text",
     "counted",
     "depth_sentences",
@@ -99,4 +101,5 @@ __all__ = [
     "weights_words",
     "with_error",
     "write",
+    "write_folder",
 ]

@@ -23,6 +23,8 @@ def names_of_stub(package: str) -> tuple[list[str], Callable[[str], Any]]:
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if homes[name] == package:  # whose own attributes are asked for here
+            return importlib.import_module(f"{package}.{name}")
         home = importlib.import_module(homes[name])
         return getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{homes[name]}.{name}")
 

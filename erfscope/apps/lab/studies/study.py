@@ -11,18 +11,26 @@ from typing import Any, Literal, TypeVar, get_args
 
 import erfscope
 from erfscope.apps.lab.studies.packing import decoded, encoded, tuples
-from erfscope.core import ErfscopeError, FloatArray, unknown
-from erfscope.core.answer.json_values import plain
-from erfscope.core.answer.storage import writing
-from erfscope.core.answer.storage.files import report_bytes
-from erfscope.core.answer.storage.writing import FORMATS, suffixes
-from erfscope.core.system.environment import environment
-from erfscope.core.system.progress import Progress, no_progress
-from erfscope.show import Cell, Column, Curve, Picture, Table, TableRow, format_table, rows_of, write
+from erfscope.core import ErfscopeError, FloatArray, environment, unknown
+from erfscope.show import (
+    Cell,
+    Column,
+    Curve,
+    Picture,
+    Table,
+    TableRow,
+    check_output,
+    format_table,
+    rows_of,
+    write,
+    write_folder,
+)
 
 #: How much a study computes: trainings of hours, all in at most ten minutes, enough to show the claim in less than one,
 #: or just enough for a test.
 Effort = Literal["long", "full", "quick", "smoke"]
+#: Called with a text, the number of cases done, and the number of cases.
+Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
 
 
@@ -62,7 +70,7 @@ class StudyOptions:
 
     seed: int = 0
     effort: Effort = "full"
-    progress: Progress = no_progress
+    progress: Progress = lambda _text, _done, _total: None
     #: A folder with the papers' own data set, for the studies that can take one; None for data made or shipped here.
     data: Path | None = None
     #: A folder where trained nets are kept from one run to the next; None to keep none.
@@ -256,8 +264,10 @@ def points(
 SCHEMA = "erfscope.study/1"
 #: The file that identifies a study's folder.
 STORED = "study.json"
+#: Suffix of a file -> what its table is called.
+TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
 #: Suffixes of the files that a study can be written to.
-SUFFIXES = suffixes("report", "table", "figure")
+SUFFIXES = (".json", *TABLES, ".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,7 +349,7 @@ class StudyResult(StudyFindings):
 
     def to_json(self) -> dict[str, Any]:
         """The study as JSON values."""
-        return {
+        study = {
             "schema": SCHEMA,
             "study": self.study,
             "passed": self.passed,
@@ -347,9 +357,10 @@ class StudyResult(StudyFindings):
             "claims": [asdict(each) for each in self.claims],
             "settings": {"seed": self.seed, "effort": self.effort, "data": self.data},
             "seconds": round(self.seconds, 3),
-            "environment": plain(self.environment),
-            "rows": [plain(row.numbers) for row in self.rows],
+            "environment": self.environment,
+            "rows": [row.numbers for row in self.rows],
         }
+        return _plain(study)
 
     def document(self) -> dict[str, Any]:
         """The study as JSON values, with the texts of its table and its figure."""
@@ -362,8 +373,7 @@ class StudyResult(StudyFindings):
             for column in self.columns
         ]
         table = {"section": self.section, "columns": columns}
-        document: dict[str, Any] = plain({**self.to_json(), "table": table, "picture": encoded(self.picture)})
-        return document
+        return _plain({**self.to_json(), "table": table, "picture": encoded(self.picture)})
 
     def figure(self, path: str | Path | None = None) -> Any:
         """Draw the study's matplotlib figure, saved to ``path`` (.png, .svg or .pdf) if one is given.
@@ -381,27 +391,34 @@ class StudyResult(StudyFindings):
         Raises:
             ErfscopeError: another suffix, the target exists and ``force`` is not set, or it cannot be written.
         """
-        check_output(path, force=force)
-        target = Path(path)
-        if target.suffix.lower() in SUFFIXES:
-            write(target, self._content(target.suffix.lower()), force=force)
-            return
-        with writing.new_directory(target, force=force, holding=STORED) as folder:
-            for name in (STORED, "table.csv", "table.md", "figure.png"):
-                (folder / name).write_bytes(self._content(Path(name).suffix))
+        refuse_output(path, force=force)
+        suffix = Path(path).suffix.lower()
+        if suffix in SUFFIXES:
+            write(path, self._content(suffix), force=force)
+        else:
+            names = (STORED, "table.csv", "table.md", "figure.png")
+            write_folder(path, {name: self._content(Path(name).suffix) for name in names}, force=force)
 
-    def _content(self, suffix: str) -> bytes:
-        if FORMATS[suffix].content == "figure":
-            from erfscope.show import plot
-
-            return plot.figure_bytes(self.figure(), suffix)
-        return report_bytes(self.document()) if suffix == ".json" else self.text(format=FORMATS[suffix].table).encode()
+    def _content(self, suffix: str) -> Any:
+        """What is written to a file of that suffix."""
+        if suffix == ".json":
+            return self.document()
+        return self.text(format=TABLES[suffix]) if suffix in TABLES else self.figure()
 
     def _repr_markdown_(self) -> str:
         return self.text(format="markdown")
 
     def _repr_png_(self) -> bytes:
-        return self._content(".png")
+        from erfscope.show import plot
+
+        return plot.figure_bytes(self.figure(), ".png")
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON values: tuples become lists, numpy numbers plain ones, and numbers that are not finite null."""
+    text = json.dumps(values, default=lambda value: value.tolist())
+    document: dict[str, Any] = json.loads(text, parse_constant=lambda _: None)
+    return document
 
 
 def _one_per_cell(rows: Sequence[dict[str, Any]]) -> Table:
@@ -418,13 +435,13 @@ def _one_per_cell(rows: Sequence[dict[str, Any]]) -> Table:
     return Table(columns=columns, rows=rows_of([value for part in line for value in part] for line in cells))
 
 
-def check_output(path: str | Path, *, force: bool) -> None:
+def refuse_output(path: str | Path, *, force: bool) -> None:
     """Refuse an output that :meth:`StudyResult.save` could not write; called before anything is computed.
 
     Raises:
         ErfscopeError: its suffix is unknown, it exists and ``force`` is not set, or its folder does not exist.
     """
-    writing.check_output(path, SUFFIXES, force=force, holding=STORED)
+    check_output(path, SUFFIXES, force=force, holding=STORED)
 
 
 #: One NAME.json per study, written by ``erfscope study NAME -o erfscope/apps/lab/studies/kept/NAME.json --force``.
