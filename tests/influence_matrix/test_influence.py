@@ -99,7 +99,6 @@ def test_samples_give_the_mean_of_their_matrices_and_its_standard_error(conventi
     each = np.stack([expected(attend, sample, convention) for sample in x])
     found = influence(attend, x, convention)
     np.testing.assert_allclose(found.values, each.mean(0), rtol=1e-12, atol=1e-13)
-    np.testing.assert_array_equal(found.mean, found.values)
     np.testing.assert_allclose(found.se, each.std(0, ddof=1) / np.sqrt(6), rtol=1e-10, atol=1e-13)
     assert found.n_samples == 6
 
@@ -400,5 +399,5 @@ def test_hops_are_counted_from_the_outputs_own_nodes_or_from_those_named():
     own, named = found.hops(chain), found.hops(chain, sources=[3, 1])
     # Output 0 reads node 3, three hops from node 0.
     assert [profile.mean_hop for profile in own] == [3, 0]
-    assert [profile.self_mass for profile in named] == [1, 1]
-    assert found.hops(chain, sources=[-1, -3])[0].self_mass == 1
+    assert [profile.mass[0] for profile in named] == [1, 1]
+    assert found.hops(chain, sources=[-1, -3])[0].mass[0] == 1

@@ -312,7 +312,9 @@ def _samples(x: Tensor) -> Tensor:
             f"x has shape {tuple(x.shape)}; influence takes node features (n, c), or samples of them (N, n, c){hint}"
         )
     if not x.is_floating_point():
-        raise ErfscopeError(f"x is {_dtype(x)}, which has no derivative; convert it with x.double()")
+        raise ErfscopeError(
+            f"x is {str(x.dtype).removeprefix('torch.')}, which has no derivative; convert it with x.double()"
+        )
     if not torch.isfinite(x).all():
         raise ErfscopeError("x holds numbers that are not finite")
     return x.detach() if x.dim() == 3 else x.detach()[None]
@@ -327,7 +329,9 @@ def _checked(y: object, place: str) -> Tensor:
             f"fn gives a tensor of shape {tuple(y.shape)} and layout {y.layout}; it must give a dense one, (m, c')"
         )
     if not y.is_floating_point():
-        raise MeasurementError(f"fn gives {_dtype(y)}, which has no derivative; it must give floating point")
+        raise MeasurementError(
+            f"fn gives {str(y.dtype).removeprefix('torch.')}, which has no derivative; it must give floating point"
+        )
     if not torch.isfinite(y).all():
         p, r = torch.nonzero(~torch.isfinite(y))[0].tolist()
         raise MeasurementError(f"output {p}{place} of fn is not finite, in channel {r}")
@@ -350,7 +354,3 @@ def _rows(outputs: Sequence[int] | None, m: int) -> list[int]:
     if outside:
         raise ErfscopeError(f"there is no output {outside[0]}; fn gives {m}, numbers 0 to {m - 1}")
     return [number % m for number in asked]
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

@@ -51,11 +51,6 @@ class Influence:
         if self.se is not None:
             object.__setattr__(self, "se", _frozen(self.se))
 
-    @property
-    def mean(self) -> FloatArray:
-        """The values, by the name they have where there are samples."""
-        return self.values
-
     def marginals(self, interior: ArrayLike | None = None) -> Marginals:
         """Totals per output and per input and, where an interior is named, how much the boundary differs from it.
 

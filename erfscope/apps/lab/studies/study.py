@@ -82,16 +82,12 @@ class StudyOptions:
         """Return the value for the effort; what has none for long is as in full."""
         return {"long": full if long is None else long, "full": full, "quick": quick, "smoke": smoke}[self.effort]
 
-    def tell(self, text: str, done: int, total: int) -> None:
-        """Report the progress of a study."""
-        self.progress(text, done, total)
-
     def each(self, text: str, cases: Collection[T]) -> Iterator[T]:
         """Yield the cases, and report the progress before each and after the last."""
         for done, case in enumerate(cases):
-            self.tell(text, done, len(cases))
+            self.progress(text, done, len(cases))
             yield case
-        self.tell(text, len(cases), len(cases))
+        self.progress(text, len(cases), len(cases))
 
 
 class StudyRow(SimpleNamespace):
@@ -195,7 +191,7 @@ class StudyFindings:
         return ", ".join(parts) + "." + (f" Failed: {', '.join(failed)}." if failed else "")
 
 
-def measure(model: Any, **options: Any) -> Any:
+def result_with_map(model: Any, **options: Any) -> Any:
     """Return the :class:`erfscope.Result` of a model that must have a map.
 
     Args:

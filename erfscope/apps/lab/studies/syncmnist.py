@@ -28,8 +28,8 @@ from erfscope.apps.lab.studies.study import (
     StudyRow,
     claim,
     error_of_mean,
-    measure,
     percent,
+    result_with_map,
 )
 from erfscope.apps.lab.studies.training import batches, one_cycle, seeded, train
 from erfscope.core import FloatArray
@@ -395,7 +395,7 @@ def _row(
 
 def _erf(net: nn.Module, x: Tensor, asked: StudyOptions, **where: str) -> Any:
     draws = asked.pick(full=2, quick=2, smoke=1)
-    return measure(net, images=x, draws=draws, seed=asked.seed, measures=["r90"], **where)
+    return result_with_map(net, images=x, draws=draws, seed=asked.seed, measures=["r90"], **where)
 
 
 def of_block(result: Any) -> dict[str, float | None]:

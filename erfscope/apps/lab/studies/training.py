@@ -91,7 +91,7 @@ def train(
     for number in range(len(history), epochs):
         if patience and is_flat([entry["validation_loss"] for entry in history], patience):
             break
-        asked.tell(name, number, epochs)
+        asked.progress(name, number, epochs)
         net.train()
         taken = [_descend(optimizer, loss) for loss in losses(number)]
         history.append({"loss": sum(taken) / max(len(taken), 1), **measured()})
@@ -105,7 +105,7 @@ def train(
             kept = {"module": net.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save({**kept, "history": history, "seconds": seconds}, buffer)
             write(file, buffer.getvalue(), force=True)
-    asked.tell(name, epochs, epochs)
+    asked.progress(name, epochs, epochs)
     net.eval()
     return history
 

@@ -26,6 +26,7 @@ from erfscope.apps.lab.studies.study import (
     claim,
     holds,
     points,
+    result_with_map,
     with_error,
 )
 from erfscope.core import (
@@ -275,10 +276,7 @@ def cascade(net: Net, adapter: ModuleAdapter, other: ModuleAdapter, *, samples: 
 
 
 def _map(adapter: ModuleAdapter, samples: int, seed: int) -> FloatArray:
-    result = erfscope.analyze(adapter, samples=samples, seed=seed, measures=["r50"])
-    if result.map is None:
-        raise MeasurementError(f"{adapter.spec} has no map: {result.error}")
-    return result.map.magnitude
+    return np.asarray(result_with_map(adapter, samples=samples, seed=seed, measures=["r50"]).map.magnitude)
 
 
 def _stage(part: str, first: FloatArray, values: FloatArray) -> Stage:

@@ -24,11 +24,6 @@ class HopProfile:
     total: float
 
     @property
-    def self_mass(self) -> float:
-        """Share of the mass on the node itself."""
-        return float(self.mass[0])
-
-    @property
     def mean_hop(self) -> float | None:
         """Mean number of hops over the mass that can be reached; None if there is none."""
         reached = float(self.mass.sum())

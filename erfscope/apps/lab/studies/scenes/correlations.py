@@ -19,7 +19,15 @@ from torch import Tensor, nn
 import erfscope
 from erfscope import adapters
 from erfscope.apps.lab import theory
-from erfscope.apps.lab.studies.study import Claim, StudyColumn, StudyFindings, StudyOptions, StudyRow, claim, measure
+from erfscope.apps.lab.studies.study import (
+    Claim,
+    StudyColumn,
+    StudyFindings,
+    StudyOptions,
+    StudyRow,
+    claim,
+    result_with_map,
+)
 from erfscope.apps.lab.studies.training import seeded
 from erfscope.core import FloatArray
 from erfscope.show import ChartMap, Picture
@@ -170,7 +178,7 @@ def _row(name: str, net: nn.Sequential, layer: int, x: Tensor, seed: int) -> Stu
     x = x.to(next(net.parameters()).dtype)
     shown = x[:1] if name == "linear GCN" else x  # the map of a linear net is that of any sample
     how = {"unit": UNIT, "convention": "signed", "measures": ["r50"], "seed": seed}
-    erf = measure(net, images=shown, layer=f"layer{layer}", **how).map.values
+    erf = result_with_map(net, images=shown, layer=f"layer{layer}", **how).map.values
     activations, weights = _activation_covariance(net, layer, x), np.abs(erf)
     modes = tuple(float(weights[_hops(cell) <= NEAR].sum()) for cell in (UNIT, PARTNER))
     alike, error = _alike(erf, covariance()[INDEX].reshape(SIDE, SIDE)), None

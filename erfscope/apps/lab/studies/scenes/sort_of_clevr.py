@@ -29,9 +29,9 @@ from erfscope.apps.lab.studies.study import (
     StudyRow,
     claim,
     error_of_mean,
-    measure,
     percent,
     points,
+    result_with_map,
     with_error,
 )
 from erfscope.apps.lab.studies.training import batches, one_cycle, seeded, train
@@ -227,7 +227,7 @@ def study(asked: StudyOptions) -> StudyFindings:
 
 
 def _erf(net: Responder, shown: Scenes, seed: int) -> Any:
-    return measure(net.net, images=shown.pictures, measures=["r90"], seed=seed)
+    return result_with_map(net.net, images=shown.pictures, measures=["r90"], seed=seed)
 
 
 def _row(
