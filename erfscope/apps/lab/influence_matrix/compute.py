@@ -17,6 +17,7 @@ from torch import Tensor
 from erfscope import ErfWarning
 from erfscope.apps.lab.influence_matrix.result import Influence
 from erfscope.core import ErfscopeError, FloatArray, MeasurementError, sound_gradients, unknown
+from erfscope.show import number
 
 #: Products that are taken together at most. More leave the processor's caches and are no faster.
 TOGETHER = 32
@@ -136,8 +137,8 @@ class Rule:
     root: bool = False
 
 
-#: The first four are the conventions of maps of those names (:data:`erfscope.CONVENTIONS`), with
-#: ``draws="all"`` where those have draws.
+#: The first four are the conventions of maps of those names (:data:`erfscope.CONVENTIONS`), with ``draws="all"`` where
+#: those have draws.
 RULES: dict[str, Rule] = {
     "jacobian": Rule(exact=True, contribution=lambda g: g.square().sum(2), root=True),
     "energy": Rule(exact=True, contribution=lambda g: g.square().sum(2)),
@@ -188,8 +189,8 @@ def influence(fn: NodeMap, x: Tensor, convention: str = "jacobian", outputs: Seq
     samples = _samples(x)
     run = _Run(fn=fn, rule=RULES[convention], asked=outputs, samples=len(samples))
     mean = _Mean()
-    for number, sample in enumerate(samples):
-        mean.add(run.matrix(sample, f" of sample {number}" if x.dim() == 3 else ""))
+    for index, sample in enumerate(samples):
+        mean.add(run.matrix(sample, f" of sample {index}" if x.dim() == 3 else ""))
     return Influence(
         values=mean.values,
         se=mean.se(),
@@ -258,8 +259,8 @@ class _Run:
             needed, free = 8 * len(self.rows) * n * (6 if self.samples > 1 else 3), psutil.virtual_memory().available
             if needed > free:
                 raise MeasurementError(
-                    f"a matrix of {len(self.rows)} x {n} needs about {needed / 2**30:,.3g} GiB of memory, but there are"
-                    f" {free / 2**30:,.3g} GiB; ask for fewer outputs"
+                    f"a matrix of {len(self.rows)} x {n} needs about {number(needed / 2**30)} GiB of memory, but there"
+                    f" are {number(free / 2**30)} GiB; ask for fewer outputs"
                 )
 
 
@@ -343,14 +344,14 @@ def _rows(outputs: Sequence[int] | None, m: int) -> list[int]:
     if outputs is None:
         return list(range(m))
     try:
-        asked = [operator.index(number) for number in outputs]
+        asked = [operator.index(output) for output in outputs]
     except TypeError:
         raise ErfscopeError(
             f"outputs is {outputs!r}; it must be a list of numbers of output nodes, or None for all"
         ) from None
     if not asked:
         raise ErfscopeError("outputs is empty; leave it out for all of them")
-    outside = [number for number in asked if not -m <= number < m]
+    outside = [output for output in asked if not -m <= output < m]
     if outside:
         raise ErfscopeError(f"there is no output {outside[0]}; fn gives {m}, numbers 0 to {m - 1}")
-    return [number % m for number in asked]
+    return [output % m for output in asked]
