@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from erfscope.adapters import blocks as blocks
     from erfscope.adapters.insertion import insert
     from erfscope.adapters.module import ModuleAdapter
     from erfscope.adapters.opening import load, wrap

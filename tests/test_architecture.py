@@ -124,7 +124,7 @@ def test_the_core_knows_no_library_of_models_and_no_command_line(package):
 @pytest.mark.parametrize(
     ("package", "homes"),
     [
-        ("captum", {"erfscope/core/run/attribution/captum_methods.py"}),
+        ("captum", {"erfscope/core/run/attribution/captum_methods.py", "erfscope/apps/lab/studies/trust.py"}),
         (
             "matplotlib",
             {path.relative_to(ROOT).as_posix() for path in FILES if path.parts[-2] == "figures"}
@@ -244,7 +244,13 @@ def test_no_module_has_grown_two_subjects():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "statement", ["import erfscope", "import erfscope.cli.main", "from erfscope import FallbackWarning"]
+    "statement",
+    [
+        "import erfscope",
+        "import erfscope.cli.main",
+        "from erfscope import FallbackWarning",
+        "from erfscope import adapters, core",
+    ],
 )
 def test_importing_loads_neither_torch_nor_timm(statement):
     code = (

@@ -10,6 +10,7 @@ from erfscope.core.answer.json_values import to_json as to_json
 from erfscope.core.answer.layers import LayerRow as LayerRow
 from erfscope.core.answer.maps.erf_map import ErfMap as ErfMap
 from erfscope.core.answer.maps.erf_map import FloatArray as FloatArray
+from erfscope.core.answer.maps.hops import HopProfile as HopProfile
 from erfscope.core.answer.measures import MEASURES as MEASURES
 from erfscope.core.answer.measures import MeasureValue as MeasureValue
 from erfscope.core.answer.measures.radial_curve import mass_beyond as mass_beyond
@@ -22,6 +23,7 @@ from erfscope.core.request.option import Building as Building
 from erfscope.core.request.request import Request as Request
 from erfscope.core.request.settings import Options as Options
 from erfscope.core.request.settings import lists_options as lists_options
+from erfscope.core.run.attribution.forward import sound_gradients as sound_gradients
 from erfscope.core.run.engine.layer_table import layer_table as layer_table
 from erfscope.core.run.engine.model import OpenModel as OpenModel
 from erfscope.core.run.engine.operations import Operation as Operation

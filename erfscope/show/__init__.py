@@ -6,7 +6,7 @@ May import: ``core`` and below.
 """
 
 from erfscope.core.answer.depth import in_depth
-from erfscope.core.answer.storage.writing import check_target
+from erfscope.core.answer.storage.writing import check_output, check_target
 from erfscope.core.values.printable import (
     brief,
     counted,
@@ -22,7 +22,7 @@ from erfscope.core.values.printable import (
 )
 from erfscope.core.values.unit import size_text
 from erfscope.show.figures.chart_data import Chart, ChartMap, Curve, Picture
-from erfscope.show.files import write
+from erfscope.show.files import write, write_folder
 from erfscope.show.shown import Shown
 from erfscope.show.view.depth import depth_sentences, depth_table
 from erfscope.show.view.extras import halo_text
@@ -76,6 +76,7 @@ __all__ = [
     "Value",
     "aligned",
     "brief",
+    "check_output",
     "check_target",
     "convention_text",
     "counted",
@@ -107,4 +108,5 @@ __all__ = [
     "weights_words",
     "with_error",
     "write",
+    "write_folder",
 ]

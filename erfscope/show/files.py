@@ -1,4 +1,4 @@
-"""One writer of files: whatever the content, the file is written whole or not at all."""
+"""One writer of files: whatever the content, a file or a folder is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from erfscope.core.answer.storage.writing import FORMATS, suffixes, write_bytes
+from erfscope.core.answer.storage.writing import FORMATS, new_directory, suffixes, write_bytes
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.show.view.table import Table, format_table
 
@@ -26,6 +26,23 @@ def write(path: str | Path, content: Any, *, force: bool = False) -> None:
         TypeError: other content.
     """
     write_bytes(Path(path), _as_bytes(content, Path(path)), force=force)
+
+
+def write_folder(path: str | Path, files: Mapping[str, Any], *, force: bool = False) -> None:
+    """Write a folder, all of its files or none, and make the folders above it.
+
+    Args:
+        path: Its name.
+        files: The content of each file by its name, as for :func:`write`.
+        force: Whether to replace a folder of that name that holds the first of the files.
+
+    Raises:
+        ErfscopeError: it exists and ``force`` is not set, it holds other files, or it cannot be written.
+        TypeError: other content.
+    """
+    with new_directory(Path(path), force=force, holding=next(iter(files))) as folder:
+        for name, content in files.items():
+            (folder / name).write_bytes(_as_bytes(content, Path(name)))
 
 
 def _as_bytes(content: Any, path: Path) -> bytes:

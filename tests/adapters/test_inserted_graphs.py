@@ -10,8 +10,8 @@ from torch import nn
 import erfscope
 from erfscope import adapters
 from erfscope.adapters.blocks import GCN, FullGraph, GATv2, GivenGraph, GridGraph, NearestGraph, Pipeline
+from erfscope.apps.lab.influence_matrix.hops import hop_distances
 from erfscope.apps.lab.theory import mean_adjacency
-from erfscope.core.answer.maps.hops import hop_distances
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.text import Text
 
 from erfscope.apps.lab.studies import Chart, ChartMap, Curve, Picture
-from erfscope.show.figures.charts import draw
+from erfscope.show.plot import draw
 
 
 def ticks(low: float, high: float, axis: str) -> list[str]:

@@ -13,7 +13,7 @@ from erfscope.apps.lab.studies import STUDIES, kept_study
 from erfscope.apps.lab.studies import study as kept
 from erfscope.apps.lab.studies.study import FOLDER
 from erfscope.cli.main import main
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError
 from erfscope.show.view.fit import fit
 
 

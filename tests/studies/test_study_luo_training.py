@@ -15,7 +15,7 @@ from erfscope.apps.lab.studies.luo.images import VOID, classification, segmentat
 from erfscope.apps.lab.studies.luo.residual import Classifier, Segmenter
 from erfscope.apps.lab.studies.study import StudyOptions
 from erfscope.apps.lab.studies.training import train
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError
 
 
 @pytest.fixture(scope="module")

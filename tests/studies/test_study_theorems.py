@@ -26,7 +26,7 @@ from erfscope.apps.lab.studies.study import StudyOptions, claim
 from erfscope.apps.lab.studies.theorems import CASES, draws_of
 from erfscope.apps.lab.studies.theorems.case import LIMIT, Draws, Outcome, expects, grouped, worst
 from erfscope.cli.main import main
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError
 from erfscope.show import Column, Table, format_table, rows_of
 
 ROOT = Path(__file__).resolve().parents[2]

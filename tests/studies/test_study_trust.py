@@ -12,13 +12,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import erfscope
-from erfscope import studies
+from erfscope import ErfscopeError, UnitReadout, studies
 from erfscope.apps.lab.studies import trust
-from erfscope.apps.lab.studies.trust import NETS, Found, Net, _stage, built, cascade, detached
-from erfscope.core.answer.maps.probe import Estimate
-from erfscope.core.run.attribution.captum_methods import infidelity
-from erfscope.core.run.attribution.readout import UnitReadout
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.apps.lab.studies.trust import NETS, Found, Net, _stage, built, cascade, detached, infidelity
 
 #: The columns of a wide terminal.
 EVERY = tuple(replace(column, optional=False) for column in trust.COLUMNS)
@@ -38,7 +34,7 @@ def tiny(seed: int = 0) -> nn.Module:
 def made_up(share: float, ratio: float, se: float = 0.01, *, disagrees: bool = False, normalised: float = 0.1) -> Found:
     return Found(
         share=share,
-        ratio=Estimate(ratio, se),
+        ratio=(ratio, se),
         disagrees=disagrees,
         module="layer3" if disagrees else None,
         sigma=1e-4,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.core.answer.result import Result
+from erfscope.core import Result
 
 DOUBLE = torch.float64
 

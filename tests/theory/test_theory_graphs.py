@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from erfscope import theory
-from erfscope.core.answer.maps.hops import hop_distances
+from erfscope.apps.lab.influence_matrix.hops import hop_distances
 
 
 def jacobian(function, x):

@@ -87,11 +87,11 @@ def study(
             " form"
         )
     from erfscope.apps.lab.studies import check, kept_study, run
-    from erfscope.apps.lab.studies.study import check_output
+    from erfscope.apps.lab.studies.study import refuse_output
 
     check(name, data=data)
     for path in output:
-        check_output(path, force=force)
+        refuse_output(path, force=force)
     from platformdirs import user_cache_path
 
     kept = cache or user_cache_path("erfscope", appauthor=False) / "studies"

@@ -10,7 +10,7 @@ import torch
 from erfscope.core.answer.findings import of_map
 from erfscope.core.answer.maps.accumulator import MIN_GROUPS, MapAccumulator
 from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.maps.hops import profile
+from erfscope.core.answer.maps.hops import HopProfile
 from erfscope.core.answer.maps.reference_tools import published_numbers
 from erfscope.core.answer.maps.trust import Trust
 from erfscope.core.answer.measures import MEASURES
@@ -67,7 +67,7 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         # Other tools have no such options.
         published=None if result.options else published_numbers(result.convention, average.raw()),
         frame_mass=frame_mass(erf),
-        hops=None if part.hops is None else profile(erf.magnitude, part.hops),
+        hops=None if part.hops is None else HopProfile.of(erf.magnitude, part.hops),
         findings=(*_incomplete(part, noun), *_lost_images(part, noun), *shown, *findings),
     )
     found.compute(part.measures)

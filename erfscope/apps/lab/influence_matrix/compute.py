@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import operator
+import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
+from erfscope import ErfWarning
 from erfscope.apps.lab.influence_matrix.result import Influence
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.run.attribution.forward import guarded
-from erfscope.core.run.attribution.gradient import in_double
-from erfscope.core.run.attribution.readout import as_leaf
-from erfscope.core.run.engine.batch import FLOAT64, gib
-from erfscope.core.system.environment import available_bytes, ran_out
-from erfscope.core.system.precision import float32_precision
-from erfscope.core.system.restore import drawn_since, random_states
-from erfscope.core.values.errors import ErfscopeError, ErfWarning, MeasurementError, unknown
+from erfscope.core import ErfscopeError, FloatArray, MeasurementError, sound_gradients, unknown
+from erfscope.show import number
 
 #: Products that are taken together at most. More leave the processor's caches and are no faster.
 TOGETHER = 32
@@ -98,8 +95,8 @@ class Groups:
             numbers = range(done, min(done + self.size, len(products)))
             try:
                 found = products.together(numbers) if self.size > 1 else products.looped(numbers)
-            except Exception as error:
-                if self.size == 1 or not ran_out(error):
+            except Exception:  # fewer at a time need less memory; one by one, another error is raised again
+                if self.size == 1:
                     raise
                 self.size //= 2
                 continue
@@ -140,8 +137,8 @@ class Rule:
     root: bool = False
 
 
-#: The first four are the conventions of maps of those names (:mod:`erfscope.core.answer.convention`), with
-#: ``draws="all"`` where those have draws.
+#: The first four are the conventions of maps of those names (:data:`erfscope.CONVENTIONS`), with ``draws="all"`` where
+#: those have draws.
 RULES: dict[str, Rule] = {
     "jacobian": Rule(exact=True, contribution=lambda g: g.square().sum(2), root=True),
     "energy": Rule(exact=True, contribution=lambda g: g.square().sum(2)),
@@ -192,9 +189,8 @@ def influence(fn: NodeMap, x: Tensor, convention: str = "jacobian", outputs: Seq
     samples = _samples(x)
     run = _Run(fn=fn, rule=RULES[convention], asked=outputs, samples=len(samples))
     mean = _Mean()
-    for number, sample in enumerate(samples):
-        with float32_precision(tf32=False):
-            mean.add(run.matrix(sample, f" of sample {number}" if x.dim() == 3 else ""))
+    for index, sample in enumerate(samples):
+        mean.add(run.matrix(sample, f" of sample {index}" if x.dim() == 3 else ""))
     return Influence(
         values=mean.values,
         se=mean.se(),
@@ -221,24 +217,23 @@ class _Run:
 
     def matrix(self, sample: Tensor, place: str) -> FloatArray:
         """The matrix of one sample (n, c), as it is called in errors."""
-        before = random_states()
-        with guarded(sample.device):
-            x = as_leaf(sample)
+        before = _random_states()
+        with sound_gradients(sample.device):
+            x = sample.clone().requires_grad_(True)
             # A copy, so that fn may begin with an in-place operation.
             y = self.fn(x.clone())
-        if drawn := drawn_since(before):
-            text = (
-                f"fn draws random numbers ({' and '.join(drawn)}), and this is the influence in one draw of each"
-                " sample, unless another thread of this program drew them; if that is dropout in training mode, call"
-                " eval() on its module first"
-            )
-            warnings.warn(text, ErfWarning, stacklevel=3)
-        with torch.inference_mode(False), torch.enable_grad():
+            if drawn := [name for name, state in _random_states().items() if state != before.get(name)]:
+                text = (
+                    f"fn draws random numbers ({' and '.join(drawn)}), and this is the influence in one draw of each"
+                    " sample, unless another thread of this program drew them; if that is dropout in training mode,"
+                    " call eval() on its module first"
+                )
+                warnings.warn(text, ErfWarning, stacklevel=3)
             self._count(_checked(y, place), len(x), place)
             total = torch.zeros((len(self.rows), len(x)), dtype=torch.float64)
             if y.requires_grad:
                 for owners, g in self.groups.run(Products(x=x, y=y, outputs=self.rows, exact=self.rule.exact)):
-                    total.index_add_(0, owners, self.rule.contribution(in_double(g)).cpu())
+                    total.index_add_(0, owners, self.rule.contribution(g.to("cpu", torch.float64)))
             else:
                 text = (
                     "no output of fn depends on x as far as autograd can tell; if fn detaches, or runs without"
@@ -261,11 +256,12 @@ class _Run:
         if not self.outputs:
             self.outputs, self.rows = len(y), _rows(self.asked, len(y))
             # The matrix, a mask and its root; with samples, their mean, spread and differences too.
-            needed, there = FLOAT64 * len(self.rows) * n * (6 if self.samples > 1 else 3), available_bytes()
-            if there is not None and needed > there:
-                size = f"{len(self.rows)} x {n}"
-                text = f"a matrix of {size} needs about {gib(needed)} of memory, but there are {gib(there)}"
-                raise MeasurementError(f"{text}; ask for fewer outputs")
+            needed, free = 8 * len(self.rows) * n * (6 if self.samples > 1 else 3), psutil.virtual_memory().available
+            if needed > free:
+                raise MeasurementError(
+                    f"a matrix of {len(self.rows)} x {n} needs about {number(needed / 2**30)} GiB of memory, but there"
+                    f" are {number(free / 2**30)} GiB; ask for fewer outputs"
+                )
 
 
 @dataclass(slots=True, eq=False)
@@ -294,6 +290,19 @@ class _Mean:
         return np.sqrt(self.squares / (self.n - 1) / self.n) if self.n > 1 else None
 
 
+def _random_states() -> dict[str, Any]:
+    """The states of the global generators, by the library that has them."""
+    legacy: Any = np.random.get_state()  # noqa: NPY002
+    states: dict[str, Any] = {
+        "PyTorch's": bytes(torch.get_rng_state().numpy()),
+        "NumPy's": (bytes(legacy[1]), *legacy[2:]),
+        "Python's": random.getstate(),
+    }
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states["CUDA's"] = [bytes(state.numpy()) for state in torch.cuda.get_rng_state_all()]
+    return states
+
+
 def _samples(x: Tensor) -> Tensor:
     """``x`` as (N, n, c)."""
     if not isinstance(x, Tensor):
@@ -304,7 +313,9 @@ def _samples(x: Tensor) -> Tensor:
             f"x has shape {tuple(x.shape)}; influence takes node features (n, c), or samples of them (N, n, c){hint}"
         )
     if not x.is_floating_point():
-        raise ErfscopeError(f"x is {_dtype(x)}, which has no derivative; convert it with x.double()")
+        raise ErfscopeError(
+            f"x is {str(x.dtype).removeprefix('torch.')}, which has no derivative; convert it with x.double()"
+        )
     if not torch.isfinite(x).all():
         raise ErfscopeError("x holds numbers that are not finite")
     return x.detach() if x.dim() == 3 else x.detach()[None]
@@ -319,7 +330,9 @@ def _checked(y: object, place: str) -> Tensor:
             f"fn gives a tensor of shape {tuple(y.shape)} and layout {y.layout}; it must give a dense one, (m, c')"
         )
     if not y.is_floating_point():
-        raise MeasurementError(f"fn gives {_dtype(y)}, which has no derivative; it must give floating point")
+        raise MeasurementError(
+            f"fn gives {str(y.dtype).removeprefix('torch.')}, which has no derivative; it must give floating point"
+        )
     if not torch.isfinite(y).all():
         p, r = torch.nonzero(~torch.isfinite(y))[0].tolist()
         raise MeasurementError(f"output {p}{place} of fn is not finite, in channel {r}")
@@ -331,18 +344,14 @@ def _rows(outputs: Sequence[int] | None, m: int) -> list[int]:
     if outputs is None:
         return list(range(m))
     try:
-        asked = [operator.index(number) for number in outputs]
+        asked = [operator.index(output) for output in outputs]
     except TypeError:
         raise ErfscopeError(
             f"outputs is {outputs!r}; it must be a list of numbers of output nodes, or None for all"
         ) from None
     if not asked:
         raise ErfscopeError("outputs is empty; leave it out for all of them")
-    outside = [number for number in asked if not -m <= number < m]
+    outside = [output for output in asked if not -m <= output < m]
     if outside:
         raise ErfscopeError(f"there is no output {outside[0]}; fn gives {m}, numbers 0 to {m - 1}")
-    return [number % m for number in asked]
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    return [output % m for output in asked]

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.answer.maps.hops import HopProfile, hop_profiles
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.apps.lab.influence_matrix.hops import hop_profiles
+from erfscope.core import ErfscopeError, FloatArray, HopProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,11 +50,6 @@ class Influence:
         object.__setattr__(self, "values", _frozen(self.values))
         if self.se is not None:
             object.__setattr__(self, "se", _frozen(self.se))
-
-    @property
-    def mean(self) -> FloatArray:
-        """The values, by the name they have where there are samples."""
-        return self.values
 
     def marginals(self, interior: ArrayLike | None = None) -> Marginals:
         """Totals per output and per input and, where an interior is named, how much the boundary differs from it.

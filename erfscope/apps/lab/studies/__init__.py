@@ -17,6 +17,7 @@ from typing import get_args
 from erfscope.apps.lab.studies.study import (
     Claim,
     Effort,
+    Progress,
     Study,
     StudyColumn,
     StudyFindings,
@@ -25,8 +26,7 @@ from erfscope.apps.lab.studies.study import (
     StudyRow,
     kept_study,
 )
-from erfscope.core.system.progress import Progress, progress_of
-from erfscope.core.values.errors import ErfscopeError, unknown
+from erfscope.core import ErfscopeError, Request, unknown
 from erfscope.show import Chart, ChartMap, Curve, Picture
 
 STUDIES: dict[str, Study] = {
@@ -259,7 +259,7 @@ def run(
         options = StudyOptions(
             seed=seed,
             effort=effort,
-            progress=progress_of(progress),
+            progress=Request.parse({"progress": progress}).progress,
             data=None if data is None else Path(data),
             cache=nets,
         )

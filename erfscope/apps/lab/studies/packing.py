@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray
 from erfscope.show import Chart, ChartMap, Curve, Picture
 
 

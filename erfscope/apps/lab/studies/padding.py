@@ -24,8 +24,7 @@ from erfscope.apps.lab.studies.study import (
     points,
     share_with_error,
 )
-from erfscope.apps.lab.studies.training import batches, train
-from erfscope.core.system.restore import seed_generators
+from erfscope.apps.lab.studies.training import batches, seeded, train
 from erfscope.show import Chart, ChartMap, Curve, Picture
 
 #: Side of an image of boxes, side of a box, first row of the boxes of either class, to which -4 ... 3 is added.
@@ -174,7 +173,7 @@ def line_totals(mode: str, kernel: tuple[float, ...] = (1, 1, 1)) -> tuple[tuple
 def _stack(mode: str, seed: int, *, uniform: bool = False, relu: bool = False) -> nn.Sequential:
     """Four padded convolutions in float64: uniform ones, or eight channels at random weights."""
     channels = 1 if uniform else 8
-    with seed_generators(seed):
+    with seeded(seed):
         layers = [padded(1 if depth == 0 else channels, channels, mode) for depth in range(DEPTH)]
     for layer in layers if uniform else ():
         nn.init.constant_(layer.weight, 1 / 9)
@@ -215,7 +214,7 @@ def _accuracies(mode: str, asked: StudyOptions) -> tuple[float, float]:
     epochs = asked.pick(full=15, quick=10 if mode == "full" else 4, smoke=4)
     generators = [torch.Generator().manual_seed(3 * asked.seed + offset) for offset in range(3)]
     pictures, classes = red_green(count, generators[0])
-    with seed_generators(asked.seed):
+    with seeded(asked.seed):
         net = net1(mode)
 
     def losses(epoch: int) -> Iterator[Tensor]:

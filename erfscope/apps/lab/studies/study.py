@@ -11,19 +11,26 @@ from typing import Any, Literal, TypeVar, get_args
 
 import erfscope
 from erfscope.apps.lab.studies.packing import decoded, encoded, tuples
-from erfscope.core.answer.json_values import to_json
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.answer.storage import writing
-from erfscope.core.answer.storage.files import report_bytes
-from erfscope.core.answer.storage.writing import FORMATS, suffixes
-from erfscope.core.system.environment import environment
-from erfscope.core.system.progress import Progress, no_progress
-from erfscope.core.values.errors import ErfscopeError, unknown
-from erfscope.show import Cell, Column, Curve, Picture, Table, TableRow, format_table, rows_of, write
+from erfscope.core import ErfscopeError, FloatArray, environment, to_json, unknown
+from erfscope.show import (
+    Cell,
+    Column,
+    Curve,
+    Picture,
+    Table,
+    TableRow,
+    check_output,
+    format_table,
+    rows_of,
+    write,
+    write_folder,
+)
 
 #: How much a study computes: trainings of hours, all in at most ten minutes, enough to show the claim in less than one,
 #: or just enough for a test.
 Effort = Literal["long", "full", "quick", "smoke"]
+#: Called with a text, the number of cases done, and the number of cases.
+Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
 
 
@@ -63,7 +70,7 @@ class StudyOptions:
 
     seed: int = 0
     effort: Effort = "full"
-    progress: Progress = no_progress
+    progress: Progress = lambda _text, _done, _total: None
     #: A folder with the papers' own data set, for the studies that can take one; None for data made or shipped here.
     data: Path | None = None
     #: A folder where trained nets are kept from one run to the next; None to keep none.
@@ -75,16 +82,12 @@ class StudyOptions:
         """Return the value for the effort; what has none for long is as in full."""
         return {"long": full if long is None else long, "full": full, "quick": quick, "smoke": smoke}[self.effort]
 
-    def tell(self, text: str, done: int, total: int) -> None:
-        """Report the progress of a study."""
-        self.progress(text, done, total)
-
     def each(self, text: str, cases: Collection[T]) -> Iterator[T]:
         """Yield the cases, and report the progress before each and after the last."""
         for done, case in enumerate(cases):
-            self.tell(text, done, len(cases))
+            self.progress(text, done, len(cases))
             yield case
-        self.tell(text, len(cases), len(cases))
+        self.progress(text, len(cases), len(cases))
 
 
 class StudyRow(SimpleNamespace):
@@ -188,7 +191,7 @@ class StudyFindings:
         return ", ".join(parts) + "." + (f" Failed: {', '.join(failed)}." if failed else "")
 
 
-def measure(model: Any, **options: Any) -> Any:
+def result_with_map(model: Any, **options: Any) -> Any:
     """Return the :class:`erfscope.Result` of a model that must have a map.
 
     Args:
@@ -257,8 +260,10 @@ def points(
 SCHEMA = "erfscope.study/1"
 #: The file that identifies a study's folder.
 STORED = "study.json"
+#: Suffix of a file -> what its table is called.
+TABLES = {".csv": "csv", ".md": "markdown", ".tex": "latex"}
 #: Suffixes of the files that a study can be written to.
-SUFFIXES = suffixes("report", "table", "figure")
+SUFFIXES = (".json", *TABLES, ".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,7 +345,7 @@ class StudyResult(StudyFindings):
 
     def to_json(self) -> dict[str, Any]:
         """The study as JSON values."""
-        return {
+        study = {
             "schema": SCHEMA,
             "study": self.study,
             "passed": self.passed,
@@ -348,9 +353,11 @@ class StudyResult(StudyFindings):
             "claims": [asdict(each) for each in self.claims],
             "settings": {"seed": self.seed, "effort": self.effort, "data": self.data},
             "seconds": round(self.seconds, 3),
-            "environment": to_json(self.environment),
-            "rows": [to_json(row.numbers) for row in self.rows],
+            "environment": self.environment,
+            "rows": [row.numbers for row in self.rows],
         }
+        document: dict[str, Any] = to_json(study)
+        return document
 
     def document(self) -> dict[str, Any]:
         """The study as JSON values, with the texts of its table and its figure."""
@@ -382,27 +389,27 @@ class StudyResult(StudyFindings):
         Raises:
             ErfscopeError: another suffix, the target exists and ``force`` is not set, or it cannot be written.
         """
-        check_output(path, force=force)
-        target = Path(path)
-        if target.suffix.lower() in SUFFIXES:
-            write(target, self._content(target.suffix.lower()), force=force)
-            return
-        with writing.new_directory(target, force=force, holding=STORED) as folder:
-            for name in (STORED, "table.csv", "table.md", "figure.png"):
-                (folder / name).write_bytes(self._content(Path(name).suffix))
+        refuse_output(path, force=force)
+        suffix = Path(path).suffix.lower()
+        if suffix in SUFFIXES:
+            write(path, self._content(suffix), force=force)
+        else:
+            names = (STORED, "table.csv", "table.md", "figure.png")
+            write_folder(path, {name: self._content(Path(name).suffix) for name in names}, force=force)
 
-    def _content(self, suffix: str) -> bytes:
-        if FORMATS[suffix].content == "figure":
-            from erfscope.show import plot
-
-            return plot.figure_bytes(self.figure(), suffix)
-        return report_bytes(self.document()) if suffix == ".json" else self.text(format=FORMATS[suffix].table).encode()
+    def _content(self, suffix: str) -> Any:
+        """What is written to a file of that suffix."""
+        if suffix == ".json":
+            return self.document()
+        return self.text(format=TABLES[suffix]) if suffix in TABLES else self.figure()
 
     def _repr_markdown_(self) -> str:
         return self.text(format="markdown")
 
     def _repr_png_(self) -> bytes:
-        return self._content(".png")
+        from erfscope.show import plot
+
+        return plot.figure_bytes(self.figure(), ".png")
 
 
 def _one_per_cell(rows: Sequence[dict[str, Any]]) -> Table:
@@ -419,13 +426,13 @@ def _one_per_cell(rows: Sequence[dict[str, Any]]) -> Table:
     return Table(columns=columns, rows=rows_of([value for part in line for value in part] for line in cells))
 
 
-def check_output(path: str | Path, *, force: bool) -> None:
+def refuse_output(path: str | Path, *, force: bool) -> None:
     """Refuse an output that :meth:`StudyResult.save` could not write; called before anything is computed.
 
     Raises:
         ErfscopeError: its suffix is unknown, it exists and ``force`` is not set, or its folder does not exist.
     """
-    writing.check_output(path, SUFFIXES, force=force, holding=STORED)
+    check_output(path, SUFFIXES, force=force, holding=STORED)
 
 
 #: One NAME.json per study, written by ``erfscope study NAME -o erfscope/apps/lab/studies/kept/NAME.json --force``.

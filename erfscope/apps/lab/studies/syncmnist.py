@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from erfscope.adapters.blocks import GCN, Pipeline, SelfAttention
+from erfscope import adapters
 from erfscope.apps.lab.studies.study import (
     Claim,
     StudyColumn,
@@ -28,12 +28,11 @@ from erfscope.apps.lab.studies.study import (
     StudyRow,
     claim,
     error_of_mean,
-    measure,
     percent,
+    result_with_map,
 )
-from erfscope.apps.lab.studies.training import batches, one_cycle, train
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.system.restore import seed_generators
+from erfscope.apps.lab.studies.training import batches, one_cycle, seeded, train
+from erfscope.core import FloatArray
 from erfscope.show import Chart, ChartMap, Curve, Picture
 
 #: Rows of 0 to 9, five pixels each, as bits.
@@ -191,7 +190,7 @@ def video_net(name: str, classes: int, *, widths: Sequence[int] = (64, 128, 256)
         seed: Of the weights.
     """
     blocks, kind = VIDEO_NETS[name]
-    with seed_generators(seed):
+    with seeded(seed):
         parts: OrderedDict[str, nn.Module] = OrderedDict(
             stem=nn.Sequential(
                 nn.Conv3d(1, widths[0], (1, 5, 5), stride=(1, 2, 2), padding=(0, 2, 2), bias=False),
@@ -203,9 +202,13 @@ def video_net(name: str, classes: int, *, widths: Sequence[int] = (64, 128, 256)
             stage2=_stage(widths[0], widths[1], blocks, (2, 2, 2)),
         )
         if kind == "gcn":
-            parts["block"] = Pipeline(widths[1], lambda c: GCN(c, c, 1, graph="full"), inner=32, layers=2, act="relu")
+            parts["block"] = adapters.blocks.Pipeline(
+                widths[1], lambda c: adapters.blocks.GCN(c, c, 1, graph="full"), inner=32, layers=2, act="relu"
+            )
         if kind == "attention":
-            parts["block"] = Pipeline(widths[1], lambda c: SelfAttention(c), inner=32, layers=2)
+            parts["block"] = adapters.blocks.Pipeline(
+                widths[1], lambda c: adapters.blocks.SelfAttention(c), inner=32, layers=2
+            )
         parts["stage3"] = _stage(widths[1], widths[2], blocks, (1, 2, 2))
         parts.update(pool=nn.AdaptiveAvgPool3d(1), flat=nn.Flatten(), head=nn.Linear(widths[2], classes))
     return nn.Sequential(parts)
@@ -392,7 +395,7 @@ def _row(
 
 def _erf(net: nn.Module, x: Tensor, asked: StudyOptions, **where: str) -> Any:
     draws = asked.pick(full=2, quick=2, smoke=1)
-    return measure(net, images=x, draws=draws, seed=asked.seed, measures=["r90"], **where)
+    return result_with_map(net, images=x, draws=draws, seed=asked.seed, measures=["r90"], **where)
 
 
 def of_block(result: Any) -> dict[str, float | None]:

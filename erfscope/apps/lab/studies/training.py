@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from erfscope.apps.lab.studies.study import StudyOptions
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.core import ErfscopeError, MeasurementError
 from erfscope.show import write
 
 #: Raise this when the code would train other nets than the stored ones.
 VERSION = 1
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw from PyTorch's generator on the CPU by a seed inside the block, and put its state back after it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def batches(count: int, size: int, epoch: int) -> tuple[Tensor, ...]:
@@ -82,7 +91,7 @@ def train(
     for number in range(len(history), epochs):
         if patience and is_flat([entry["validation_loss"] for entry in history], patience):
             break
-        asked.tell(name, number, epochs)
+        asked.progress(name, number, epochs)
         net.train()
         taken = [_descend(optimizer, loss) for loss in losses(number)]
         history.append({"loss": sum(taken) / max(len(taken), 1), **measured()})
@@ -96,7 +105,7 @@ def train(
             kept = {"module": net.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save({**kept, "history": history, "seconds": seconds}, buffer)
             write(file, buffer.getvalue(), force=True)
-    asked.tell(name, epochs, epochs)
+    asked.progress(name, epochs, epochs)
     net.eval()
     return history
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from captum.metrics import infidelity as captum_infidelity
 from scipy.stats import spearmanr
 from torch import Tensor
 
 import erfscope
-from erfscope.adapters import ModuleAdapter, load
+from erfscope import UnitReadout, adapters
 from erfscope.apps.lab.studies.study import (
     Claim,
     StudyColumn,
@@ -25,19 +26,25 @@ from erfscope.apps.lab.studies.study import (
     claim,
     holds,
     points,
+    result_with_map,
     with_error,
 )
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.answer.maps.probe import LARGEST_ERROR, Estimate
-from erfscope.core.request.request import Request
-from erfscope.core.run.attribution.captum_methods import infidelity
-from erfscope.core.run.attribution.readout import UnitReadout
-from erfscope.core.run.models import feed_of
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.core import (
+    ErfscopeError,
+    FloatArray,
+    MeasurementError,
+    ModuleAdapter,
+    Request,
+    open_images,
+    open_model,
+    sound_gradients,
+)
 from erfscope.show import Chart, ChartMap, Curve, Picture
 
 #: Images of one run, all of which ``--trust`` probes, and draws of noise on each for Captum.
 IMAGES, PERTURBATIONS = 8, 16
+#: How far a ratio may be from the expected one.
+LARGEST_ERROR = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,7 +52,8 @@ class Found:
     """One net of one seed with one share detached. Arrays have one entry per image."""
 
     share: float
-    ratio: Estimate
+    #: With its standard error.
+    ratio: tuple[float, float]
     disagrees: bool
     #: The module of the first operation without a true derivative, which the finding names.
     module: str | None
@@ -115,7 +123,8 @@ def measured(adapter: ModuleAdapter, place: str, share: float, seed: int, base: 
 def _scores(adapter: ModuleAdapter, unit: tuple[int, ...], seed: int, sigma: float) -> list[tuple[float, float, float]]:
     """Return Captum's infidelity of the gradient, plain and normalised, and the gradient's energy, for each image of a
     measurement."""
-    images = feed_of(Request.parse({"samples": IMAGES, "seed": seed}), adapter.preprocess).batch(range(IMAGES)).float()
+    request = Request.parse({"samples": IMAGES, "seed": seed})
+    images = open_images(request, open_model(adapter, request)).batch(range(IMAGES)).float()
     found = []
     for image in range(IMAGES):
         readout = UnitReadout(adapter, unit=unit, seed=seed, image=image)
@@ -128,6 +137,40 @@ def _scores(adapter: ModuleAdapter, unit: tuple[int, ...], seed: int, sigma: flo
         )
         found.append((plain, normalised, float(g.double().square().sum())))
     return found
+
+
+def infidelity(
+    readout: UnitReadout, x: Tensor, attribution: Tensor, *, step: float, samples: int, normalize: bool = False
+) -> float:
+    """Captum's infidelity of one image's attribution under Gaussian noise: the mean square of what it mispredicts.
+
+    Args:
+        readout: The function that is attributed.
+        x: One image on the CPU, (1, C_in, *space).
+        attribution: (1, C_in, *space).
+        step: Standard deviation of the noise.
+        samples: Draws of noise, which depend on the readout's seed and image alone.
+        normalize: Compare what the attribution says times the one factor that fits best.
+
+    Source: Yeh et al. 2019, arXiv:1901.09392.
+    """
+    generator = torch.Generator().manual_seed(readout.seed * 1_000_003 + readout.image)
+
+    def perturb(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        moved = inputs - step * torch.randn(inputs.shape, dtype=torch.float64, generator=generator).to(inputs)
+        # What the model gets is rounded: its difference to the image is the noise.
+        return inputs.double() - moved.double(), moved
+
+    with sound_gradients(x.device):
+        found = captum_infidelity(
+            lambda inputs: readout(inputs).double(),
+            perturb,
+            x,
+            attribution.double(),
+            n_perturb_samples=samples,
+            normalize=normalize,
+        )
+    return float(found)
 
 
 SUFFIXES = (".safetensors", ".pth")
@@ -181,12 +224,12 @@ def built(name: str, seed: int, data: Path | None = None, *, size: int | None = 
         ErfscopeError: no such file in the folder, or one that does not fit.
     """
     if data is None:
-        return load(name, weights="random", seed=seed, input_size=size)
+        return adapters.load(name, weights="random", seed=seed, input_size=size)
     files = [data / f"{name}{suffix}" for suffix in SUFFIXES]
     found = [file for file in files if file.is_file()]
     if not found:
         raise ErfscopeError(f"{str(data)!r} holds no weights of {name}: neither {files[0].name} nor {files[1].name}")
-    return load(name, checkpoint=found[0], input_size=size)
+    return adapters.load(name, checkpoint=found[0], input_size=size)
 
 
 #: Added to a seed, the seed of other weights and other images.
@@ -233,10 +276,7 @@ def cascade(net: Net, adapter: ModuleAdapter, other: ModuleAdapter, *, samples: 
 
 
 def _map(adapter: ModuleAdapter, samples: int, seed: int) -> FloatArray:
-    result = erfscope.analyze(adapter, samples=samples, seed=seed, measures=["r50"])
-    if result.map is None:
-        raise MeasurementError(f"{adapter.spec} has no map: {result.error}")
-    return result.map.magnitude
+    return np.asarray(result_with_map(adapter, samples=samples, seed=seed, measures=["r50"]).map.magnitude)
 
 
 def _stage(part: str, first: FloatArray, values: FloatArray) -> Stage:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from erfscope.apps.lab.theory.arrays import count, square
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray
 
 Position = tuple[int, int]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray
 
 
 def einsum(subscripts: str, *operands: FloatArray) -> FloatArray:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from erfscope.apps.lab.theory.arrays import count, einsum, matrix, square, vector
 from erfscope.apps.lab.theory.networks import with_residual
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray
 
 
 def masked_softmax(logits: FloatArray, allowed: NDArray[np.bool_] | None = None) -> FloatArray:

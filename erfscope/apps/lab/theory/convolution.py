@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from erfscope.apps.lab.theory.arrays import count, einsum, matrix, vector
 from erfscope.apps.lab.theory.attention import masked_softmax
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray
 
 #: What Luo et al. count: pixels above this share of the centre's value.
 LUO_SHARE = 1 - 0.9545

@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from erfscope.apps.lab.theory.adjacency import adjacency_power
 from erfscope.apps.lab.theory.arrays import count, einsum, matrix, square
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,14 +208,6 @@ def _layers(widths: Sequence[int]) -> int:
     return len([count(width, "a width") for width in widths]) - 1
 
 
-class HasValues(Protocol):
-    """A result that keeps its numbers in ``values``, as an influence matrix does."""
-
-    @property
-    def values(self) -> ArrayLike:
-        """The numbers, (m, n)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """Distance between two arrays."""
@@ -233,7 +224,7 @@ class Agreement:
         return self.max_relative <= tolerance
 
 
-def compare(influence: ArrayLike | HasValues, closed_form: ArrayLike) -> Agreement:
+def compare(influence: ArrayLike, closed_form: ArrayLike) -> Agreement:
     """Compare a measured array with its closed form.
 
     The relative error is max |difference| / max |closed form|, not the largest ratio of entries: closed forms are
@@ -241,7 +232,7 @@ def compare(influence: ArrayLike | HasValues, closed_form: ArrayLike) -> Agreeme
     Where the closed form is 0 everywhere, the relative error is the absolute one.
 
     Args:
-        influence: (m, n), or an object that has such ``values``; other shapes (a whole Jacobian) serve as well.
+        influence: (m, n), such as an :class:`erfscope.Influence`; other shapes (a whole Jacobian) serve as well.
         closed_form: What the theory gives, of the same shape.
 
     Returns:
@@ -252,8 +243,7 @@ def compare(influence: ArrayLike | HasValues, closed_form: ArrayLike) -> Agreeme
 
     Source: the limit of ``erfscope study theorems`` is 1e-10; the engine and the closed forms differ by some 1e-14 in
     float64."""
-    held = getattr(influence, "values", influence)
-    obtained = np.asarray(influence if callable(held) else held, dtype=np.float64)  # a tensor's `values` is a method
+    obtained = np.asarray(influence, dtype=np.float64)
     expected = np.asarray(closed_form, dtype=np.float64)
     if obtained.shape != expected.shape or obtained.size == 0:
         raise ValueError(

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from erfscope.apps.lab.theory.adjacency import adjacency_power, mean_adjacency
 from erfscope.apps.lab.theory.arrays import einsum, matrix, square, weight_chain
 from erfscope.apps.lab.theory.networks import influence_of
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray
 
 Terms = list[tuple[FloatArray, FloatArray]]
 Gates = NDArray[np.bool_]

@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 
 from erfscope.apps.lab.theory.adjacency import degrees, renormalised_adjacency, symmetric_adjacency
 from erfscope.apps.lab.theory.arrays import biases_of, count, einsum, matrix, square, weight_chain
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.values.errors import unknown
+from erfscope.core import FloatArray, unknown
 
 #: Eigenvalue of the Laplacian that ChebyNet assumes where none is computed.
 LAMBDA_MAX = 2.0

@@ -1,21 +1,14 @@
-"""Distances along a graph, and how much of a mass over its nodes lies how many hops from one of them.
-
-An adjacency A has A[p, i] not zero where node p receives from node i; only whether a weight is zero matters. The
-distance from p to i is the smallest number of layers after which i can move p: steps along rows, 0 to p itself,
-infinite where no path leads."""
+"""How much of a mass over the nodes of a graph lies how many hops from one of them."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.values.errors import ErfscopeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,116 +24,26 @@ class HopProfile:
     total: float
 
     @property
-    def self_mass(self) -> float:
-        """Share of the mass on the node itself."""
-        return float(self.mass[0])
-
-    @property
     def mean_hop(self) -> float | None:
         """Mean number of hops over the mass that can be reached; None if there is none."""
         reached = float(self.mass.sum())
         return float(self.mass @ np.arange(len(self.mass))) / reached if reached > 0 else None
 
+    @classmethod
+    def of(cls, mass: ArrayLike, hops: ArrayLike) -> Self:
+        """Shares of a mass by the hops to its nodes.
 
-def hop_distances(adjacency: Any, sources: Sequence[int] | None = None) -> FloatArray:
-    """Hops from nodes to all nodes.
+        Args:
+            mass: n numbers, of any shape and scale; negative ones count by their absolute value.
+            hops: Hops to each node, of the same shape; infinite where no path leads.
 
-    Args:
-        adjacency: (n, n), dense or a scipy sparse array or matrix; directed, of any weights, self-loops change nothing.
-        sources: Nodes to start from, counted from the end where negative; all of them if None.
-
-    Returns:
-        (number of sources, n), whole numbers or infinity.
-
-    Raises:
-        ErfscopeError: the adjacency is not (n, n) or holds numbers that are not finite, or a source is no node.
-
-    Source: Dijkstra's algorithm with steps of one, ``scipy.sparse.csgraph.dijkstra``.
-    """
-    from scipy.sparse import csgraph
-
-    links = _links(adjacency)
-    starts = _nodes(sources, links.shape[0])
-    found: FloatArray = csgraph.dijkstra(links, directed=True, indices=starts, unweighted=True)
-    return found
-
-
-def hop_profile(mass: ArrayLike, adjacency: Any, source: int) -> HopProfile:
-    """Spread of a mass over the nodes around one of them.
-
-    Args:
-        mass: n numbers, of any shape and scale: a map (h, w) is read row by row. Negative ones count by their absolute
-            value.
-        adjacency: As for :func:`hop_distances`.
-        source: The node that hops are counted from.
-
-    Returns:
-        The profile; all shares are zero where the mass is.
-
-    Raises:
-        ErfscopeError: the mass does not fit the graph or is not finite, or as for :func:`hop_distances`.
-    """
-    return hop_profiles(np.asarray(mass, dtype=np.float64).reshape(1, -1), adjacency, [source])[0]
-
-
-def hop_profiles(masses: ArrayLike, adjacency: Any, sources: Sequence[int]) -> tuple[HopProfile, ...]:
-    """Shares of several masses (k, n) by their hops, each around its own source.
-
-    Raises:
-        ErfscopeError: as for :func:`hop_profile`, or there are not as many sources as masses.
-    """
-    rows, distances = np.asarray(masses, dtype=np.float64), hop_distances(adjacency, sources)
-    if rows.shape != distances.shape:
-        k, n = distances.shape
-        raise ErfscopeError(
-            f"the mass has shape {rows.shape}, but there are {k} sources on a graph of {n} nodes; it must be ({k}, {n})"
-        )
-    if not np.isfinite(rows).all():
-        raise ErfscopeError("the mass holds numbers that are not finite")
-    return tuple(profile(row, hops) for row, hops in zip(rows, distances, strict=True))
-
-
-def profile(mass: ArrayLike, hops: ArrayLike) -> HopProfile:
-    """Shares of a mass by hops that are known already.
-
-    Args:
-        mass: As for :func:`hop_profile`.
-        hops: Hops to each node, of the same shape; infinite where no path leads.
-    """
-    mass, hops = np.abs(np.asarray(mass, dtype=np.float64)).ravel(), np.asarray(hops, dtype=np.float64).ravel()
-    reached = np.isfinite(hops)
-    total = float(mass.sum())
-    shares = mass / total if total > 0 else mass
-    by_hop: FloatArray = np.bincount(hops[reached].astype(np.intp), weights=shares[reached]).astype(np.float64)
-    by_hop.flags.writeable = False
-    return HopProfile(mass=by_hop, unreachable=float(shares[~reached].sum()), total=total)
-
-
-def _links(adjacency: Any) -> Any:
-    """Ones where there is a link: an entry of a sparse array that is stored and zero is none."""
-    import scipy.sparse  # late: only graphs need it, and it takes longer to import than the rest of a result
-
-    given = adjacency if scipy.sparse.issparse(adjacency) else np.asarray(adjacency)
-    if given.ndim != 2 or given.shape[0] != given.shape[1] or not given.shape[0]:
-        raise ErfscopeError(
-            f"the adjacency has shape {given.shape}; it must be (n, n), with a row for each receiving node"
-        )
-    links = scipy.sparse.csr_matrix(given)  # whose indices fit all routines of csgraph, also in SciPy 1.11
-    if not np.isfinite(links.data).all():
-        raise ErfscopeError("the adjacency holds numbers that are not finite")
-    return scipy.sparse.csr_matrix(links != 0).astype(np.float64)
-
-
-def _nodes(sources: Sequence[int] | None, n: int) -> NDArray[np.intp]:
-    """Sources, counted from the start."""
-    if sources is None:
-        return np.arange(n)
-    try:
-        asked = [operator.index(node) for node in sources]
-    except TypeError:
-        raise ErfscopeError(f"sources is {sources!r}; it must be a list of numbers of nodes") from None
-    outside = [node for node in asked if not -n <= node < n]
-    if outside or not asked:
-        text = f"there is no node {outside[0]}" if outside else "no source is named"
-        raise ErfscopeError(f"{text}; the graph has {n} nodes, numbers 0 to {n - 1}")
-    return np.array([node % n for node in asked], dtype=np.intp)
+        Returns:
+            The profile; all shares are zero where the mass is.
+        """
+        mass, hops = np.abs(np.asarray(mass, dtype=np.float64)).ravel(), np.asarray(hops, dtype=np.float64).ravel()
+        reached = np.isfinite(hops)
+        total = float(mass.sum())
+        shares = mass / total if total > 0 else mass
+        by_hop: FloatArray = np.bincount(hops[reached].astype(np.intp), weights=shares[reached]).astype(np.float64)
+        by_hop.flags.writeable = False
+        return cls(mass=by_hop, unreachable=float(shares[~reached].sum()), total=total)

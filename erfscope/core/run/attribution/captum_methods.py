@@ -1,4 +1,4 @@
-"""Captum's methods on a unit's readout, and ERFs as one of Captum's own classes. The only module that knows Captum."""
+"""Captum's methods on a unit's readout, and ERFs as one of Captum's own classes; the core's only door to Captum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from captum.attr import (
     Saliency,
 )
 from captum.log import log_usage
-from captum.metrics import infidelity as captum_infidelity
 from torch import Tensor, nn
 
 from erfscope.core.adapter import Adapter
@@ -150,39 +149,6 @@ def captum_draws(
             yield Contribution(maps=without_nonfinite(maps, y), value=in_double(y.detach()), squares=squares)
 
     return map(draws, question.units)
-
-
-def infidelity(
-    readout: UnitReadout, x: Tensor, attribution: Tensor, *, step: float, samples: int, normalize: bool = False
-) -> float:
-    """Captum's infidelity of one image's attribution under Gaussian noise: the mean square of what it mispredicts.
-
-    Args:
-        readout: The function that is attributed.
-        x: One image, (1, C_in, *space).
-        attribution: (1, C_in, *space).
-        step: Standard deviation of the noise.
-        samples: Draws of noise, which depend on the readout's seed and image alone.
-        normalize: Compare what the attribution says times the one factor that fits best.
-
-    Source: Yeh et al. 2019, arXiv:1901.09392.
-    """
-
-    def perturb(inputs: Tensor) -> tuple[Tensor, Tensor]:
-        moved = inputs - step * torch.randn(inputs.shape, dtype=torch.float64).to(inputs)
-        # What the model gets is rounded: its difference to the image is the noise.
-        return in_double(inputs) - in_double(moved), moved
-
-    with guarded(x.device), _seed_image(readout, x.device):
-        found = captum_infidelity(
-            lambda inputs: in_double(readout(inputs)),
-            perturb,
-            x,
-            in_double(attribution),
-            n_perturb_samples=samples,
-            normalize=normalize,
-        )
-    return float(found)
 
 
 def _randomise_signs(convention: Convention) -> Convention:

@@ -16,6 +16,7 @@ from erfscope.core.answer.convention import Convention
 from erfscope.core.graph.run import Forward
 from erfscope.core.graph.site import Site
 from erfscope.core.run.attribution.readout import as_leaf
+from erfscope.core.system.precision import float32_precision
 from erfscope.core.system.sound_kernels import SoundKernels
 from erfscope.core.values.errors import MeasurementError
 from erfscope.core.values.layout import Layout
@@ -162,6 +163,18 @@ def guarded(device: torch.device, amp_dtype: torch.dtype | None = None, *, whole
     )
     kernels = SoundKernels() if whole_model else contextlib.nullcontext()
     with torch.inference_mode(False), torch.enable_grad(), kernels, autocast:
+        yield
+
+
+@contextlib.contextmanager
+def sound_gradients(device: torch.device) -> Iterator[None]:
+    """PyTorch as erfscope differentiates a function: gradients on and sound, inference mode and autocast off, float32
+    in full precision; whatever the caller's own modes and switches are, which are put back.
+
+    Args:
+        device: Where the function's tensors lie.
+    """
+    with float32_precision(tf32=False), guarded(device):
         yield
 
 

@@ -19,7 +19,7 @@ from scipy.stats import rankdata, spearmanr
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.adapters.blocks import ThresholdPooling, TopKPooling
+from erfscope import adapters
 from erfscope.apps.lab import theory
 from erfscope.apps.lab.studies.study import (
     Claim,
@@ -32,9 +32,8 @@ from erfscope.apps.lab.studies.study import (
     points,
     share_with_error,
 )
-from erfscope.apps.lab.studies.training import train
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.system.restore import seed_generators
+from erfscope.apps.lab.studies.training import seeded, train
+from erfscope.core import FloatArray
 from erfscope.show import Chart, Curve, Picture
 
 #: Colours that a net is trained on, and the channels of a node.
@@ -134,8 +133,8 @@ class Counter(nn.Module):
         self.first, self.second, self.head = MeanLayer(CHANNELS), MeanLayer(WIDTH), nn.Linear(WIDTH, 1)
         pools = {
             "none": None,
-            "top_k": TopKPooling(CHANNELS + 1, ratio=0.8),
-            "threshold": ThresholdPooling(CHANNELS + 1, threshold=0.03),
+            "top_k": adapters.blocks.TopKPooling(CHANNELS + 1, ratio=0.8),
+            "threshold": adapters.blocks.ThresholdPooling(CHANNELS + 1, threshold=0.03),
         }
         self.pool = pools[pool]
         self.start(torch.randn(CHANNELS))
@@ -189,7 +188,7 @@ def graphs_of(asked: StudyOptions) -> dict[str, list[Graphs]]:
 
 def fresh(pool: str, seed: int) -> Counter:
     """A net at random weights."""
-    with seed_generators(seed):
+    with seeded(seed):
         return Counter(pool)
 
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 import erfscope
-from erfscope.adapters.blocks import GATv2, on_nodes
+from erfscope import adapters
 from erfscope.apps.lab import theory
 from erfscope.apps.lab.studies.study import VERDICT, Claim, StudyColumn, StudyFindings, StudyOptions, StudyRow, claim
 from erfscope.apps.lab.studies.theorems.gatv2 import parameters
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.system.restore import seed_generators
+from erfscope.apps.lab.studies.training import seeded
+from erfscope.core import FloatArray
 from erfscope.show import Chart, Curve, Picture
 
 CHANNELS, HEADS = 8, 2
@@ -77,10 +77,10 @@ def _graph(neighbours: int, width: int, nodes: int, generator: torch.Generator) 
     """Return the relative errors of one graph and one layer, and which nodes and heads send Theta_R no gradient, (n,
     heads), by the theory and by autograd."""
     seen = regular_graph(nodes, neighbours, generator)
-    with seed_generators(int(torch.randint(2**31, (), generator=generator))):
-        layer = GATv2(CHANNELS, width, heads=HEADS, graph=seen).double()
+    with seeded(int(torch.randint(2**31, (), generator=generator))):
+        layer = adapters.blocks.GATv2(CHANNELS, width, heads=HEADS, graph=seen).double()
     x, g = (torch.randn(nodes, size, dtype=torch.float64, generator=generator) for size in (CHANNELS, HEADS * width))
-    given, function, graph = parameters(layer), on_nodes(layer, 1, nodes), (x.numpy(), seen.numpy())
+    given, function, graph = parameters(layer), adapters.blocks.on_nodes(layer, 1, nodes), (x.numpy(), seen.numpy())
     found = torch.autograd.grad((function(x) * g).sum(), [layer.lin_l.weight, layer.lin_r.weight, layer.att])
     closed = theory.gatv2_parameter_gradients(*graph, **given, gradient=g.numpy())
     errors = [
@@ -100,7 +100,7 @@ def _graph(neighbours: int, width: int, nodes: int, generator: torch.Generator) 
     }
 
 
-def _sent(layer: GATv2, y: Tensor, generator: torch.Generator) -> FloatArray:
+def _sent(layer: adapters.blocks.GATv2, y: Tensor, generator: torch.Generator) -> FloatArray:
     """Return the largest gradient that Theta_R gets from every node and head under a random loss, (n, heads)."""
     sent = np.zeros((len(y), HEADS))
     width = y.shape[1] // HEADS

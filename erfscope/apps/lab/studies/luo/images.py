@@ -18,8 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from erfscope.apps.lab.studies.study import StudyOptions
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError, FloatArray
 
 #: (how many, source of randomness) -> images (B, 3, H, W), about -2 to 2, and the classes of each, or of each pixel (B,
 #: H, W).

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from erfscope.apps.lab.studies.luo.images import VOID, Task, classification, segmentation
 from erfscope.apps.lab.studies.luo.residual import Classifier, Segmenter
 from erfscope.apps.lab.studies.study import StudyOptions
-from erfscope.core.system.restore import seed_generators
+from erfscope.apps.lab.studies.training import seeded
 
 #: Headings of the table.
 PAPER, CHANGES = "the paper's nets", "segmentation with one change"
@@ -66,7 +66,7 @@ def lessons(asked: StudyOptions) -> list[Lesson]:
     is_small = asked.effort == "smoke"
     side = 64 if is_small else 128
     shapes, task = classification(asked, asked.pick(full=32, quick=24, smoke=24)), segmentation(asked, side)
-    with seed_generators(asked.seed):
+    with seeded(asked.seed):
         classifier = Classifier(8, shapes.classes, 3 if is_small else 17)
         net = Segmenter(8, task.classes, 1 if is_small else 4)
         shallow = Segmenter(8, task.classes, 2)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.apps.lab import theory
-from erfscope.apps.lab.studies.study import VERDICT, StudyColumn, StudyOptions, StudyRow, measure, with_error
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.apps.lab.studies.study import VERDICT, StudyColumn, StudyOptions, StudyRow, result_with_map, with_error
+from erfscope.core import FloatArray
 from erfscope.show import Curve
 
 Activation = Literal["linear", "relu", "tanh", "sigmoid"]
@@ -181,7 +181,7 @@ def measure_nets(nets: Nets, pictures: Tensor, convention: Any) -> Any:
     adapter = erfscope.wrap(nets, input_size=size, in_chans=channels, mean=(0.0,), std=(1.0,), name="stack")
     # The unit sees all of its input, so that there is nothing to crop.
     how = {"convention": convention, "measures": MEASURES, "batch_size": AT_ONCE, "plain": True}
-    return measure(adapter, images=pictures, layer="unit", **how)
+    return result_with_map(adapter, images=pictures, layer="unit", **how)
 
 
 def measure_design(

@@ -28,7 +28,7 @@ from erfscope.apps.lab.studies.study import (
     StudyOptions,
     StudyRow,
     claim,
-    measure,
+    result_with_map,
     with_error,
 )
 from erfscope.apps.lab.studies.training import is_flat, train
@@ -134,7 +134,7 @@ def _accuracy(net: nn.Module, pictures: Tensor, classes_of: Tensor, *, classes: 
 def _erf(net: nn.Module, pictures: Tensor) -> Any:
     """ERF of the middle unit of the last map."""
     adapter = erfscope.wrap(net, input_size=pictures.shape[2:])
-    return measure(adapter, images=pictures, layer="body", convention="luo", measures=SIZES)
+    return result_with_map(adapter, images=pictures, layer="body", convention="luo", measures=SIZES)
 
 
 def _row(

@@ -17,12 +17,22 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.adapters.blocks import GCN, SelfAttention, on_nodes
+from erfscope import adapters
 from erfscope.apps.lab import theory
-from erfscope.apps.lab.studies.study import Claim, StudyColumn, StudyFindings, StudyOptions, StudyRow, claim, measure
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.system.restore import seed_generators
+from erfscope.apps.lab.studies.study import (
+    Claim,
+    StudyColumn,
+    StudyFindings,
+    StudyOptions,
+    StudyRow,
+    claim,
+    result_with_map,
+)
+from erfscope.apps.lab.studies.training import seeded
+from erfscope.core import FloatArray
 from erfscope.show import ChartMap, Picture
+
+blocks = adapters.blocks
 
 SIDE, CHANNELS, FILTERS, HIDDEN, DEPTH = 21, 32, 24, 256, 9
 #: The width of both Gaussians in pixels, and the weight of the one opposite.
@@ -60,7 +70,7 @@ def mixing() -> FloatArray:
     return theory.mean_adjacency(theory.grid_adjacency(SIDE, SIDE, self_loops=True, links=links))
 
 
-def theorem_3(layer: SelfAttention) -> FloatArray:
+def theorem_3(layer: blocks.SelfAttention) -> FloatArray:
     """The expected signed ERF of one layer of dot products at the unit, (441,), over samples with
     :func:`covariance`."""
     query, key, value = (linear.weight.detach().double().numpy().T for linear in (layer.query, layer.key, layer.value))
@@ -69,7 +79,7 @@ def theorem_3(layer: SelfAttention) -> FloatArray:
     )
 
 
-def signal_to_noise(layer: SelfAttention, x: Tensor) -> float:
+def signal_to_noise(layer: blocks.SelfAttention, x: Tensor) -> float:
     """How the ERF that Theorem 3 expects stands to the standard error of the mean over samples: its spread over the
     pixels, to their rms.
 
@@ -78,7 +88,7 @@ def signal_to_noise(layer: SelfAttention, x: Tensor) -> float:
         x: Samples, (N, 32, 21, 21), at least two.
     """
     index, part = UNIT[0] * SIDE + UNIT[1], x[:SPREAD_OF]
-    single = erfscope.influence(on_nodes(layer, SIDE, SIDE), part.flatten(2).transpose(1, 2), "signed", [index])
+    single = erfscope.influence(blocks.on_nodes(layer, SIDE, SIDE), part.flatten(2).transpose(1, 2), "signed", [index])
     assert single.se is not None
     off = np.arange(SIDE**2) != index
     noise = np.sqrt(np.square(single.se[0][off]).mean() * len(part) / len(x))
@@ -93,15 +103,15 @@ def nets(seed: int) -> dict[str, tuple[nn.Sequential, tuple[int, ...]]]:
         return nn.Conv2d(c, FILTERS, 3, padding=1)
 
     def gcn(c: int) -> nn.Module:
-        return GCN(c, FILTERS, 1, graph=graph, bias=False)
+        return blocks.GCN(c, FILTERS, 1, graph=graph, bias=False)
 
     def attention(softmax: bool, tied: bool, c: int) -> nn.Module:
-        layer = SelfAttention(c, HIDDEN, mode="softmax" if softmax else "dot_product")
+        layer = blocks.SelfAttention(c, HIDDEN, mode="softmax" if softmax else "dot_product")
         if tied:
             layer.key = layer.query
         return layer
 
-    with seed_generators(seed):
+    with seeded(seed):
         made = {
             "convolution": (_stack(conv, DEPTH, FILTERS, relu=True), (4, DEPTH)),
             "linear GCN": (_stack(gcn, DEPTH, FILTERS), (1, DEPTH)),
@@ -168,7 +178,7 @@ def _row(name: str, net: nn.Sequential, layer: int, x: Tensor, seed: int) -> Stu
     x = x.to(next(net.parameters()).dtype)
     shown = x[:1] if name == "linear GCN" else x  # the map of a linear net is that of any sample
     how = {"unit": UNIT, "convention": "signed", "measures": ["r50"], "seed": seed}
-    erf = measure(net, images=shown, layer=f"layer{layer}", **how).map.values
+    erf = result_with_map(net, images=shown, layer=f"layer{layer}", **how).map.values
     activations, weights = _activation_covariance(net, layer, x), np.abs(erf)
     modes = tuple(float(weights[_hops(cell) <= NEAR].sum()) for cell in (UNIT, PARTNER))
     alike, error = _alike(erf, covariance()[INDEX].reshape(SIDE, SIDE)), None

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from erfscope.adapters.blocks import SelfAttention
+from erfscope import adapters
 from erfscope.apps.lab.studies.study import (
     Claim,
     StudyColumn,
@@ -29,14 +29,13 @@ from erfscope.apps.lab.studies.study import (
     StudyRow,
     claim,
     error_of_mean,
-    measure,
     percent,
     points,
+    result_with_map,
     with_error,
 )
-from erfscope.apps.lab.studies.training import batches, one_cycle, train
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.system.restore import seed_generators
+from erfscope.apps.lab.studies.training import batches, one_cycle, seeded, train
+from erfscope.core import FloatArray
 from erfscope.show import Chart, ChartMap, Curve, Picture
 
 SIDE, RADIUS = 75, 5
@@ -188,7 +187,8 @@ class Responder(nn.Module):
         if name == "Conv-L":
             further, channels = [*_conv(placed, WIDTH, 2), *_conv(WIDTH, WIDTH, 1)], WIDTH
         if name == "Self-Attention":
-            further, channels = [SelfAttention(placed, ATTENTION, heads=HEADS, key_channels=ATTENTION)], ATTENTION
+            attention = adapters.blocks.SelfAttention(placed, ATTENTION, heads=HEADS, key_channels=ATTENTION)
+            further, channels = [attention], ATTENTION
         self.net = nn.Sequential(*_conv(3, WIDTH, 3), *_conv(WIDTH, WIDTH, 2), Positions(), *further)
         self.votes = nn.Sequential(nn.Conv2d(channels, VOTES, 1), nn.ReLU(), nn.Conv2d(VOTES, VOTES, 1), nn.ReLU())
         self.weights = nn.Sequential(nn.Linear(QUESTION, VOTES), nn.ReLU(), nn.Linear(VOTES, VOTES))
@@ -217,7 +217,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     for name in PUBLISHED:
         taught = []
         for number in range(asked.pick(long=3, full=1, quick=1, smoke=1)):
-            with seed_generators(asked.seed + number):
+            with seeded(asked.seed + number):
                 net = Responder(name)
             before = _erf(net, shown, asked.seed)
             history = _train(f"{name}-{number + 1}", net, learned, checked, asked)
@@ -227,7 +227,7 @@ def study(asked: StudyOptions) -> StudyFindings:
 
 
 def _erf(net: Responder, shown: Scenes, seed: int) -> Any:
-    return measure(net.net, images=shown.pictures, measures=["r90"], seed=seed)
+    return result_with_map(net.net, images=shown.pictures, measures=["r90"], seed=seed)
 
 
 def _row(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapters.blocks import NonLocal, Pipeline, SelfAttention, on_nodes
+from erfscope import adapters
 from erfscope.apps.lab import theory
 from erfscope.apps.lab.influence_matrix import influence
 from erfscope.apps.lab.influence_matrix.compute import NodeMap
@@ -24,7 +24,9 @@ from erfscope.apps.lab.studies.theorems.case import (
     worst,
 )
 from erfscope.apps.lab.studies.theorems.graphs import DUTA, moments_hold, redrawn
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray
+
+blocks = adapters.blocks
 
 SIDE = (3, 4)
 N = SIDE[0] * SIDE[1]
@@ -40,15 +42,16 @@ def _dot(draws: Draws) -> Outcome:
     """Check plain attention, and attention divided by n as in Non-Local networks; for some outputs only, too."""
     x, outcomes = draws.normal(N, 3), []
     for over_n in (False, True):
-        layer = draws.fill(SelfAttention(3, 2, key_channels=4, mode="dot_product", over_n=over_n))
+        layer = draws.fill(blocks.SelfAttention(3, 2, key_channels=4, mode="dot_product", over_n=over_n))
         jacobian = theory.dot_attention(array(x), *projections(layer), scale=1 / N if over_n else 1.0)
-        outcomes += [follows(on_nodes(layer, *SIDE), x, jacobian), follows(on_nodes(layer, *SIDE), x, jacobian, [7, 0])]
+        fn = blocks.on_nodes(layer, *SIDE)
+        outcomes += [follows(fn, x, jacobian), follows(fn, x, jacobian, [7, 0])]
     return worst(*outcomes)
 
 
 def _softmax(draws: Draws) -> Outcome:
-    x, layer = draws.normal(N, 3), draws.fill(SelfAttention(3, 2, key_channels=4))
-    return follows(on_nodes(layer, *SIDE), x, theory.softmax_attention(array(x), *projections(layer)))
+    x, layer = draws.normal(N, 3), draws.fill(blocks.SelfAttention(3, 2, key_channels=4))
+    return follows(blocks.on_nodes(layer, *SIDE), x, theory.softmax_attention(array(x), *projections(layer)))
 
 
 def _masked(draws: Draws) -> Outcome:
@@ -63,14 +66,16 @@ def _masked(draws: Draws) -> Outcome:
         ({"window": 3}, near.astype(np.float64)),
     ]
     for words, mask in given:
-        soft = draws.fill(SelfAttention(3, 2, **words))
-        dot = draws.fill(SelfAttention(3, 2, mode="dot_product", over_n=False, **words))
-        outcomes.append(
-            follows(on_nodes(soft, *SIDE), x, theory.softmax_attention(array(x), *projections(soft), mask=mask))
+        soft = draws.fill(blocks.SelfAttention(3, 2, **words))
+        dot = draws.fill(blocks.SelfAttention(3, 2, mode="dot_product", over_n=False, **words))
+        cases = (
+            (soft, theory.softmax_attention(array(x), *projections(soft), mask=mask)),
+            (dot, theory.dot_attention(array(x), *projections(dot), mask=mask)),
         )
-        outcomes.append(follows(on_nodes(dot, *SIDE), x, theory.dot_attention(array(x), *projections(dot), mask=mask)))
-        for layer in (soft, dot):
-            outside = influence(on_nodes(layer, *SIDE), x).values[(mask == 0) & ~np.eye(N, dtype=bool)]
+        for layer, jacobian in cases:
+            fn = blocks.on_nodes(layer, *SIDE)
+            outcomes.append(follows(fn, x, jacobian))
+            outside = influence(fn, x).values[(mask == 0) & ~np.eye(N, dtype=bool)]
             outcomes.append(Outcome(error=float(outside.max()), limit=0.0))
     return worst(*outcomes)
 
@@ -79,10 +84,10 @@ def _heads(draws: Draws) -> Outcome:
     x, outcomes = draws.normal(N, 3), []
     modes: tuple[tuple[Any, Any], ...] = (("softmax", "softmax"), ("dot_product", "dot"))
     for mode, pairwise in modes:
-        layer = draws.fill(SelfAttention(3, 4, heads=2, key_channels=6, mode=mode, over_n=False))
+        layer = draws.fill(blocks.SelfAttention(3, 4, heads=2, key_channels=6, mode=mode, over_n=False))
         output = array(layer.proj.weight.T)
         jacobian = theory.multi_head_attention(array(x), *projections(layer), output, heads=2, pairwise=pairwise)
-        outcomes.append(follows(on_nodes(layer, *SIDE), x, jacobian))
+        outcomes.append(follows(blocks.on_nodes(layer, *SIDE), x, jacobian))
     return worst(*outcomes)
 
 
@@ -106,13 +111,13 @@ def _non_local(draws: Draws) -> Outcome:
         ("dot_product", "dot", False),
     )
     for mode, pairwise, use_scale in kinds:
-        block = draws.fill(NonLocal(3, 2, mode=mode, use_scale=use_scale))
+        block = draws.fill(blocks.NonLocal(3, 2, mode=mode, use_scale=use_scale))
         output = array(block.conv_out.weight)[:, :, 0, 0].T * slopes(block.norm)
         theta, phi, g = (with_bias(conv) for conv in (block.theta, block.phi, block.g))
         scale = 2**-0.5 if use_scale else None
         padded = np.pad(output, ((0, 0), (0, 1)))
         jacobian = theory.nonlocal_block(features, theta, phi, g, padded, pairwise=pairwise, scale=scale)
-        outcomes.append(follows(on_nodes(block, *SIDE), x, jacobian[:, :3, :, :3]))
+        outcomes.append(follows(blocks.on_nodes(block, *SIDE), x, jacobian[:, :3, :, :3]))
     return worst(*outcomes)
 
 
@@ -120,7 +125,7 @@ def _pipeline(draws: Draws) -> Outcome:
     """Projection, batch norm, two attention layers, projection back, batch norm, residual: the chain rule on closed
     forms."""
     x = draws.normal(N, 5)
-    block: Any = draws.fill(Pipeline(5, SelfAttention, inner=3))
+    block: Any = draws.fill(blocks.Pipeline(5, blocks.SelfAttention, inner=3))
 
     def projection(conv: nn.Conv2d, norm: nn.Module) -> FloatArray:
         matrix = array(conv.weight)[:, :, 0, 0] * slopes(norm)[:, None]
@@ -128,12 +133,12 @@ def _pipeline(draws: Draws) -> Outcome:
 
     jacobian = projection(block.conv_in, block.norm_in)
     with torch.no_grad():
-        hidden = on_nodes(nn.Sequential(block.conv_in, block.norm_in), *SIDE)(x)
+        hidden = blocks.on_nodes(nn.Sequential(block.conv_in, block.norm_in), *SIDE)(x)
         for layer in block.layers:
             jacobian = theory.chain(theory.softmax_attention(array(hidden), *projections(layer)), jacobian)
-            hidden = on_nodes(layer, *SIDE)(hidden)
+            hidden = blocks.on_nodes(layer, *SIDE)(hidden)
     jacobian = theory.chain(projection(block.conv_out, block.norm_out), jacobian)
-    return follows(on_nodes(block, *SIDE), x, theory.with_residual(jacobian))
+    return follows(blocks.on_nodes(block, *SIDE), x, theory.with_residual(jacobian))
 
 
 def _mean(draws: Draws) -> Outcome:
@@ -142,10 +147,10 @@ def _mean(draws: Draws) -> Outcome:
     for channels, keys, out in ((1, 1, 1), (3, 2, 4)):
         root = draws.normal(5, 5)
         x = root @ draws.normal(16 * draws.samples(500), 5, channels)
-        layer = draws.fill(SelfAttention(channels, out, key_channels=keys, mode="dot_product", over_n=False))
+        layer = draws.fill(blocks.SelfAttention(channels, out, key_channels=keys, mode="dot_product", over_n=False))
         expected = theory.dot_attention_mean(array(root @ root.T), *projections(layer))
         outcomes.append(
-            expects(influence(*grouped(on_nodes(layer, 1, 5), x, 16), "signed", [0, 1]), expected[:2], each=16)
+            expects(influence(*grouped(blocks.on_nodes(layer, 1, 5), x, 16), "signed", [0, 1]), expected[:2], each=16)
         )
     return worst(*outcomes)
 
@@ -159,8 +164,8 @@ def _random(draws: Draws) -> Outcome:
     x = root @ ((2 * draws.uniform(draws.samples(2000), 5, 1) - 1) * 3**0.5)
     covariance, squares = root @ root.T, root.square() @ root.square().T
     expected = theory.dot_attention_random_weights(array(covariance), squares=array(2 * covariance**2 - 1.2 * squares))
-    layer = SelfAttention(1, 1, mode="dot_product", over_n=False).double()
-    return moments_hold(redrawn(on_nodes(layer, 1, 5), layer, draws), x, expected)
+    layer = blocks.SelfAttention(1, 1, mode="dot_product", over_n=False).double()
+    return moments_hold(redrawn(blocks.on_nodes(layer, 1, 5), layer, draws), x, expected)
 
 
 def embedded(fn: NodeMap, position: Tensor) -> NodeMap:
@@ -171,7 +176,7 @@ def embedded(fn: NodeMap, position: Tensor) -> NodeMap:
 def _permuted(draws: Draws) -> Outcome:
     """Check that the statement holds without an embedding, and fails with one."""
     x, order = draws.normal(N, 3), torch.randperm(N, generator=draws.generator)
-    fn = on_nodes(draws.fill(SelfAttention(3, heads=3)), *SIDE)
+    fn = blocks.on_nodes(draws.fill(blocks.SelfAttention(3, heads=3)), *SIDE)
     moved = embedded(fn, draws.normal(N, 3))
     gaps = []
     for each in (fn, moved):
@@ -182,8 +187,8 @@ def _permuted(draws: Draws) -> Outcome:
 
 def _after_norm(draws: Draws) -> Outcome:
     """Check that behind a LayerNorm the signed influence off the diagonal is rounding noise."""
-    norm, layer = draws.fill(nn.LayerNorm(3)), draws.fill(SelfAttention(3, heads=3))
-    attention, x = on_nodes(layer, *SIDE), draws.normal(N, 3)
+    norm, layer = draws.fill(nn.LayerNorm(3)), draws.fill(blocks.SelfAttention(3, heads=3))
+    attention, x = blocks.on_nodes(layer, *SIDE), draws.normal(N, 3)
     signed = influence(lambda y: y + attention(norm(y)), x, "signed").values
     scale = influence(lambda y: y + attention(norm(y)), x).values
     return Outcome(error=float(np.abs(signed - 3 * np.eye(N)).max() / scale[~np.eye(N, dtype=bool)].max()), limit=1e-12)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from erfscope.apps.lab import theory
 from erfscope.apps.lab.influence_matrix import RULES, Influence, influence
 from erfscope.apps.lab.influence_matrix.compute import NodeMap
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray
 
 Kind = Literal["closed form", "expectation", "property"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -6,9 +6,11 @@ from typing import Any
 
 from torch import nn
 
-from erfscope.adapters.blocks import GIN, ChebNet, ChebyGIN, on_nodes
+from erfscope import adapters
 from erfscope.apps.lab import theory
 from erfscope.apps.lab.studies.theorems.case import Case, Draws, Outcome, array, follows, worst
+
+blocks = adapters.blocks
 
 N = 7
 
@@ -21,9 +23,9 @@ def network_of(layers: nn.Module) -> dict[str, Any]:
 
 def _gin(draws: Draws) -> Outcome:
     adjacency, x = draws.graph(N), draws.normal(N, 3)
-    gin = draws.fill(GIN(3, 2, 5, eps=0.3, graph=adjacency))
+    gin = draws.fill(blocks.GIN(3, 2, 5, eps=0.3, graph=adjacency))
     jacobian = theory.gin(array(adjacency), x=array(x), epsilon=float(gin.eps), **network_of(gin.nn))
-    return follows(on_nodes(gin, 1, N), x, jacobian)
+    return follows(blocks.on_nodes(gin, 1, N), x, jacobian)
 
 
 def _chebnet(draws: Draws) -> Outcome:
@@ -31,9 +33,9 @@ def _chebnet(draws: Draws) -> Outcome:
     grid, x, outcomes = theory.grid_adjacency(3, 4), draws.normal(12, 3), []
     values: tuple[tuple[Any, float | None], ...] = ((2.0, 2.0), ("exact", None))
     for given, largest in values:
-        net = draws.fill(ChebNet(3, 2, K=4, lambda_max=given))
+        net = draws.fill(blocks.ChebNet(3, 2, K=4, lambda_max=given))
         jacobian = theory.chebnet(grid, [array(lin.weight.T) for lin in net.lins], lambda_max=largest)
-        outcomes.append(follows(on_nodes(net, 3, 4), x, jacobian))
+        outcomes.append(follows(blocks.on_nodes(net, 3, 4), x, jacobian))
     return worst(*outcomes)
 
 
@@ -41,10 +43,10 @@ def _chebygin(draws: Draws) -> Outcome:
     grid, x, outcomes = theory.grid_adjacency(3, 4), draws.normal(12, 3), []
     kinds: tuple[tuple[int, Any], ...] = ((1, "sum"), (3, "sum"), (3, "mean"))
     for order, aggregation in kinds:
-        net = draws.fill(ChebyGIN(3, 2, K=order, hidden_channels=5, aggregation=aggregation))
+        net = draws.fill(blocks.ChebyGIN(3, 2, K=order, hidden_channels=5, aggregation=aggregation))
         network = network_of(net.fc)
         jacobian = theory.chebygin(grid, x=array(x), order=order, aggregation=aggregation, **network)
-        outcomes.append(follows(on_nodes(net, 3, 4), x, jacobian))
+        outcomes.append(follows(blocks.on_nodes(net, 3, 4), x, jacobian))
     return worst(*outcomes)
 
 

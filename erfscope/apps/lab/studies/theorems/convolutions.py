@@ -15,7 +15,7 @@ from erfscope.apps.lab import theory
 from erfscope.apps.lab.influence_matrix import influence
 from erfscope.apps.lab.influence_matrix.compute import NodeMap
 from erfscope.apps.lab.studies.theorems.case import Case, Draws, Outcome, array, equals, expects, follows, worst
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray
 
 LUO = "Luo et al. 2016"
 #: The layers that are strided or dilated in the stacks of Luo et al., counted from 1; the paper does not state them.

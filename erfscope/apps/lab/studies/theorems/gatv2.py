@@ -8,11 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from erfscope.adapters.blocks import GAT, GATv2, on_nodes
+from erfscope import adapters
 from erfscope.apps.lab import theory
 from erfscope.apps.lab.influence_matrix import influence
 from erfscope.apps.lab.influence_matrix.compute import NodeMap
 from erfscope.apps.lab.studies.theorems.case import Case, Draws, Outcome, array, equals, follows, worst
+
+blocks = adapters.blocks
 
 NEUMEIER = "Neumeier et al."
 N = 7
@@ -34,10 +36,10 @@ def _jacobian(draws: Draws) -> Outcome:
     outcomes = []
     for heads, concat, loops in ((1, True, True), (2, True, True), (2, False, False)):
         x, adjacency = draws.normal(N, 3), draws.graph(N)
-        layer = draws.fill(GATv2(3, 2, heads=heads, concat=concat, add_self_loops=loops, graph=adjacency))
+        layer = draws.fill(blocks.GATv2(3, 2, heads=heads, concat=concat, add_self_loops=loops, graph=adjacency))
         seen = array(adjacency) + loops * np.eye(N)
         outcomes.append(
-            follows(on_nodes(layer, 1, N), x, theory.gatv2(array(x), seen, **parameters(layer), concat=concat))
+            follows(blocks.on_nodes(layer, 1, N), x, theory.gatv2(array(x), seen, **parameters(layer), concat=concat))
         )
     return worst(*outcomes)
 
@@ -47,9 +49,9 @@ def _gradients(draws: Draws) -> Outcome:
     outcomes = []
     for concat in (True, False):
         x, adjacency = draws.normal(N, 3), draws.graph(N)
-        layer: Any = draws.fill(GATv2(3, 2, heads=2, concat=concat, graph=adjacency))
+        layer: Any = draws.fill(blocks.GATv2(3, 2, heads=2, concat=concat, graph=adjacency))
         g = draws.normal(N, 4 if concat else 2)
-        loss = (on_nodes(layer, 1, N)(x) * g).sum()
+        loss = (blocks.on_nodes(layer, 1, N)(x) * g).sum()
         found = torch.autograd.grad(
             loss, [layer.lin_l.weight, layer.lin_r.weight, layer.lin_l.bias, layer.lin_r.bias, layer.att, layer.bias]
         )
@@ -63,10 +65,10 @@ def _gradients(draws: Draws) -> Outcome:
 def _dead(draws: Draws) -> Outcome:
     """Nodes that the theory calls dead send no gradient to the target weights, and all others send some."""
     x, adjacency = draws.normal(20, 3), draws.graph(20, 0.1)
-    layer: Any = draws.fill(GATv2(3, 2, heads=2, graph=adjacency))
+    layer: Any = draws.fill(blocks.GATv2(3, 2, heads=2, graph=adjacency))
     with torch.no_grad():
         layer.lin_r.bias.mul_(4)  # so that the LeakyReLUs are on one side at many nodes
-    y, sent = on_nodes(layer, 1, 20)(x), np.zeros((20, 2))
+    y, sent = blocks.on_nodes(layer, 1, 20)(x), np.zeros((20, 2))
     for p in range(20):
         for head in range(2):
             loss = (y[p, 2 * head : 2 * head + 2] * draws.normal(2)).sum()
@@ -89,8 +91,8 @@ def _support(draws: Draws) -> Outcome:
     x, adjacency, errors = draws.normal(N, 3), draws.graph(N, 0.15), []
     apart = theory.adjacency_power(array(adjacency) + np.eye(N), 1) == 0
     two = theory.adjacency_power(array(adjacency) + np.eye(N), 2) == 0
-    for block in (GATv2, GAT):
-        fn, gn = (on_nodes(draws.fill(block(3, 3, graph=adjacency)), 1, N) for _ in range(2))
+    for block in (blocks.GATv2, blocks.GAT):
+        fn, gn = (blocks.on_nodes(draws.fill(block(3, 3, graph=adjacency)), 1, N) for _ in range(2))
         errors.append(influence(fn, x).values[apart].max())
         errors.append(influence(after(gn, fn), x).values[two].max(initial=0.0))
     return Outcome(error=float(max(errors)), limit=0.0)

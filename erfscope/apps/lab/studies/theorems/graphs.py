@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from erfscope.adapters.blocks import GCN, GridGraph, NearestGraph, on_nodes
+from erfscope import adapters
 from erfscope.apps.lab import theory
 from erfscope.apps.lab.influence_matrix import influence
 from erfscope.apps.lab.influence_matrix.compute import NodeMap
@@ -23,7 +23,9 @@ from erfscope.apps.lab.studies.theorems.case import (
     grouped,
     worst,
 )
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray
+
+blocks = adapters.blocks
 
 DUTA = "Nicolicioiu & Duta"
 N = 7
@@ -37,7 +39,7 @@ def weights_of(gcn: Any) -> list[FloatArray]:
 def scalar(block: nn.Module, n: int, channels: int) -> NodeMap:
     """A block as a map of one channel, whose derivative is the signed influence of the block: all inputs alike, outputs
     added up."""
-    fn = on_nodes(block, 1, n)
+    fn = blocks.on_nodes(block, 1, n)
     return lambda x: fn(x.expand(-1, channels)).sum(1, keepdim=True)
 
 
@@ -74,20 +76,20 @@ def _linear(draws: Draws) -> Outcome:
     ]
     outcomes = []
     for graph, adjacency in graphs:
-        gcn = draws.fill(GCN(3, 4, 3, 2, act=None, graph=graph, normalisation="none"))
+        gcn = draws.fill(blocks.GCN(3, 4, 3, 2, act=None, graph=graph, normalisation="none"))
         if graph == "knn":
-            adjacency = array(NearestGraph(8).adjacency_of(x.T.reshape(1, 3, 3, 4))[0])
-        outcomes.append(follows(on_nodes(gcn, 3, 4), x, theory.linear_gcn(adjacency, weights_of(gcn))))
+            adjacency = array(blocks.NearestGraph(8).adjacency_of(x.T.reshape(1, 3, 3, 4))[0])
+        outcomes.append(follows(blocks.on_nodes(gcn, 3, 4), x, theory.linear_gcn(adjacency, weights_of(gcn))))
     return worst(*outcomes)
 
 
 def _constant(draws: Draws) -> Outcome:
     adjacency, value = draws.graph(N), 0.7
-    gcn = GCN(2, 4, 3, 3, act=None, graph=adjacency, normalisation="none", bias=False).double()
+    gcn = blocks.GCN(2, 4, 3, 3, act=None, graph=adjacency, normalisation="none", bias=False).double()
     for weight in gcn.parameters():
         nn.init.constant_(weight, value)
     expected = theory.linear_gcn_constant_weights(array(adjacency), (2, 4, 4, 3), value)
-    return equals(influence(on_nodes(gcn, 1, N), draws.normal(N, 2), "signed"), expected)
+    return equals(influence(blocks.on_nodes(gcn, 1, N), draws.normal(N, 2), "signed"), expected)
 
 
 def moments_hold(fn: NodeMap, x: Tensor, expected: theory.Moments) -> Outcome:
@@ -100,7 +102,7 @@ def moments_hold(fn: NodeMap, x: Tensor, expected: theory.Moments) -> Outcome:
 
 def _random(draws: Draws) -> Outcome:
     adjacency = draws.graph(5)
-    gcn = GCN(2, 2, 2, 2, act=None, graph=adjacency, normalisation="none", bias=False).double()
+    gcn = blocks.GCN(2, 2, 2, 2, act=None, graph=adjacency, normalisation="none", bias=False).double()
     x = torch.zeros(draws.samples(2000), 5, 1, dtype=torch.float64)
     return moments_hold(
         redrawn(scalar(gcn, 5, 2), gcn, draws), x, theory.linear_gcn_random_weights(array(adjacency), (2, 2, 2))
@@ -109,8 +111,8 @@ def _random(draws: Draws) -> Outcome:
 
 def _relu(draws: Draws) -> Outcome:
     adjacency, x = (draws.graph(N) - 0.4 * draws.uniform(N, N)).clamp(min=0), draws.normal(N, 3)
-    gcn = draws.fill(GCN(3, 4, 3, 2, graph=adjacency, normalisation="none", bias=False))
-    return follows(on_nodes(gcn, 1, N), x, theory.relu_gcn(array(adjacency), weights_of(gcn), array(x)))
+    gcn = draws.fill(blocks.GCN(3, 4, 3, 2, graph=adjacency, normalisation="none", bias=False))
+    return follows(blocks.on_nodes(gcn, 1, N), x, theory.relu_gcn(array(adjacency), weights_of(gcn), array(x)))
 
 
 def _relu_mean(draws: Draws) -> Outcome:
@@ -119,12 +121,12 @@ def _relu_mean(draws: Draws) -> Outcome:
     for weights in ((0.8, -1.1), (-0.9, 0.7, 1.2, -1.0)):
         adjacency = draws.graph(5) + torch.eye(5, dtype=torch.float64)
         x, _ = correlated(draws, 16 * draws.samples(500), 5)
-        gcn: Any = GCN(1, 1, len(weights), graph=adjacency, normalisation="row", bias=False).double()
+        gcn: Any = blocks.GCN(1, 1, len(weights), graph=adjacency, normalisation="row", bias=False).double()
         for conv, weight in zip(gcn.convs, weights, strict=True):
             nn.init.constant_(conv.lin.weight, weight)
         expected = theory.relu_gcn_mean(theory.mean_adjacency(array(adjacency)), weights)
         outcomes.append(
-            expects(influence(*grouped(on_nodes(gcn, 1, 5), x, 16), "signed", [0, 3]), expected[[0, 3]], each=16)
+            expects(influence(*grouped(blocks.on_nodes(gcn, 1, 5), x, 16), "signed", [0, 3]), expected[[0, 3]], each=16)
         )
     return worst(*outcomes)
 
@@ -132,24 +134,24 @@ def _relu_mean(draws: Draws) -> Outcome:
 def _relu_random(draws: Draws) -> Outcome:
     adjacency = draws.graph(5)
     x, covariance = correlated(draws, draws.samples(2000), 5)
-    gcn = GCN(1, 1, 2, graph=adjacency, normalisation="none", bias=False).double()
+    gcn = blocks.GCN(1, 1, 2, graph=adjacency, normalisation="none", bias=False).double()
     return moments_hold(
-        redrawn(on_nodes(gcn, 1, 5), gcn, draws), x, theory.relu_gcn_random_weights(array(adjacency), covariance)
+        redrawn(blocks.on_nodes(gcn, 1, 5), gcn, draws), x, theory.relu_gcn_random_weights(array(adjacency), covariance)
     )
 
 
 def _distant(draws: Draws) -> Outcome:
     """The whole matrix of 441 x 441, each cell linked to its point reflection."""
     side = 5 if draws.quick else 21
-    gcn = draws.fill(GCN(1, 1, 9, act=None, graph=distant_grid(), bias=False))
-    fn, x = on_nodes(gcn, side, side), draws.normal(side * side, 1)
+    gcn = draws.fill(blocks.GCN(1, 1, 9, act=None, graph=distant_grid(), bias=False))
+    fn, x = blocks.on_nodes(gcn, side, side), draws.normal(side * side, 1)
     gain = float(np.prod(weights_of(gcn)))
     return equals(influence(fn, x, "signed").values / gain, np.linalg.matrix_power(distant_walk(side), 9))
 
 
 def distant_grid() -> nn.Module:
     """Four neighbours, self-loops, and a link to the point reflection."""
-    return GridGraph(4, True, "opposite")
+    return blocks.GridGraph(4, True, "opposite")
 
 
 def distant_walk(side: int) -> FloatArray:
@@ -162,9 +164,9 @@ def distant_walk(side: int) -> FloatArray:
 
 def _renormalised(draws: Draws) -> Outcome:
     """Also as sqrt(d_p / d_i) times the walk's probability."""
-    gcn, x = draws.fill(GCN(2, 3, 4, act=None, normalisation="symmetric")), draws.normal(12, 2)
+    gcn, x = draws.fill(blocks.GCN(2, 3, 4, act=None, normalisation="symmetric")), draws.normal(12, 2)
     grid = theory.grid_adjacency(3, 4)
-    fn, weights = on_nodes(gcn, 3, 4), weights_of(gcn)
+    fn, weights = blocks.on_nodes(gcn, 3, 4), weights_of(gcn)
     root = np.sqrt(grid.sum(1) + 1)
     walks = np.linalg.matrix_power(theory.mean_adjacency(grid, self_loops=True), 4)
     by_walks = root[:, None] / root * walks * np.linalg.multi_dot(weights).sum()
@@ -178,20 +180,20 @@ def _self_term(draws: Draws) -> Outcome:
     adjacency[2] = 0
     outcomes = []
     for act in ("relu", None):
-        gcn = draws.fill(GCN(3, 4, 3, 2, act=act, graph=adjacency, self_weight=True, bias=False))
+        gcn = draws.fill(blocks.GCN(3, 4, 3, 2, act=act, graph=adjacency, self_weight=True, bias=False))
         own = [array(conv.lin_self.weight.T) for conv in gcn.convs]
         jacobian = theory.mean_gcn_with_self_term(array(adjacency), weights_of(gcn), own, array(x) if act else None)
-        outcomes.append(follows(on_nodes(gcn, 1, N), x, jacobian))
+        outcomes.append(follows(blocks.on_nodes(gcn, 1, N), x, jacobian))
     return worst(*outcomes)
 
 
 def _walks(draws: Draws) -> Outcome:
     """Counts of walks, and the Laplacian, which mixes with nothing but differences."""
     adjacency, x = draws.graph(N), draws.normal(N, 1)
-    gcn = GCN(1, 1, 4, act=None, graph=adjacency, normalisation="none", bias=False).double()
+    gcn = blocks.GCN(1, 1, 4, act=None, graph=adjacency, normalisation="none", bias=False).double()
     for weight in gcn.parameters():
         nn.init.constant_(weight, 1.0)
-    counted = influence(on_nodes(gcn, 1, N), x, "signed")
+    counted = influence(blocks.on_nodes(gcn, 1, N), x, "signed")
     laplacian = influence(lambda y: adjacency.sum(1, keepdim=True) * y - adjacency @ y, x, "signed")
     walks, rows = theory.adjacency_power(array(adjacency), 4), theory.laplacian(array(adjacency))
     return worst(equals(counted, walks), equals(laplacian, rows), equals(laplacian.values.sum(1), np.zeros(N)))
@@ -200,8 +202,8 @@ def _walks(draws: Draws) -> Outcome:
 def _full(draws: Draws) -> Outcome:
     """Alone, and in a residual block, which adds the identity."""
     # Nodes share their gates, and few channels might all be shut.
-    gcn, x = draws.fill(GCN(3, 24, 3, 3, graph="full", bias=False)), draws.normal(12, 3)
-    fn, jacobian = on_nodes(gcn, 3, 4), theory.fully_connected_gcn(weights_of(gcn), array(x))
+    gcn, x = draws.fill(blocks.GCN(3, 24, 3, 3, graph="full", bias=False)), draws.normal(12, 3)
+    fn, jacobian = blocks.on_nodes(gcn, 3, 4), theory.fully_connected_gcn(weights_of(gcn), array(x))
     return worst(follows(fn, x, jacobian), follows(lambda y: y + fn(y), x, theory.with_residual(jacobian)))
 
 

@@ -9,39 +9,41 @@ import numpy as np
 import torch
 from torch import nn
 
-from erfscope.adapters.blocks import GCN, ThresholdPooling, TopKPooling, on_nodes
+from erfscope import adapters
 from erfscope.apps.lab import theory
 from erfscope.apps.lab.studies.theorems.case import Case, Draws, Outcome, array, equals, follows, worst
 from erfscope.apps.lab.studies.theorems.graphs import weights_of
+
+blocks = adapters.blocks
 
 KNYAZEV = "Knyazev et al. 2019"
 N = 9
 
 
 def _reweighting(draws: Draws) -> Outcome:
-    x, pool = draws.normal(N, 3), draws.fill(ThresholdPooling(3, threshold=0.0))
-    return follows(on_nodes(pool, 3, 3), x, theory.attention_reweighting(array(x), array(pool.weight[0])))
+    x, pool = draws.normal(N, 3), draws.fill(blocks.ThresholdPooling(3, threshold=0.0))
+    return follows(blocks.on_nodes(pool, 3, 3), x, theory.attention_reweighting(array(x), array(pool.weight[0])))
 
 
 def _top_k(draws: Draws) -> Outcome:
     """Alone, and before a GCN on the same graph."""
     x, adjacency = draws.normal(N, 3), draws.graph(N)
-    pool = draws.fill(TopKPooling(3, ratio=4))
-    gcn = draws.fill(GCN(3, 2, 2, act=None, graph=adjacency, normalisation="none"))
+    pool = draws.fill(blocks.TopKPooling(3, ratio=4))
+    gcn = draws.fill(blocks.GCN(3, 2, 2, act=None, graph=adjacency, normalisation="none"))
     jacobian = theory.top_k_pooling(array(x), array(pool.weight[0]), 4)
     after = theory.chain(theory.linear_gcn(array(adjacency), weights_of(gcn)), jacobian)
-    alone, then = on_nodes(pool, 1, N), on_nodes(nn.Sequential(pool, gcn), 1, N)
+    alone, then = blocks.on_nodes(pool, 1, N), blocks.on_nodes(nn.Sequential(pool, gcn), 1, N)
     return worst(follows(alone, x, jacobian), follows(then, x, after))
 
 
 def _threshold(draws: Draws) -> Outcome:
     """Nodes that are dropped still count, through the softmax."""
-    x, pool = draws.normal(N, 3), draws.fill(ThresholdPooling(3))
+    x, pool = draws.normal(N, 3), draws.fill(blocks.ThresholdPooling(3))
     jacobian = theory.threshold_pooling(array(x), array(pool.weight[0]), 1 / N)
     dropped = np.setdiff1d(np.arange(N), theory.threshold_nodes(array(x), array(pool.weight[0]), 1 / N))
     if not len(dropped) or not np.abs(jacobian[:, :, dropped]).max() > 0:
         return Outcome(error=float("inf"))
-    return follows(on_nodes(pool, 3, 3), x, jacobian)
+    return follows(blocks.on_nodes(pool, 3, 3), x, jacobian)
 
 
 def _left_out(draws: Draws) -> Outcome:
@@ -50,7 +52,7 @@ def _left_out(draws: Draws) -> Outcome:
     adjacency, x = upper + upper.T, draws.normal(N, 1)
 
     def total(nodes: torch.Tensor) -> float:
-        gcn: Any = GCN(
+        gcn: Any = blocks.GCN(
             1,
             1,
             1,
@@ -61,7 +63,7 @@ def _left_out(draws: Draws) -> Outcome:
         ).double()
         nn.init.ones_(gcn.convs[0].lin.weight)
         with torch.no_grad():
-            return float(on_nodes(gcn, 1, len(nodes))(x[nodes]).sum())
+            return float(blocks.on_nodes(gcn, 1, len(nodes))(x[nodes]).sum())
 
     every = torch.arange(N)
     without = [total(every[every != i]) for i in range(N)]

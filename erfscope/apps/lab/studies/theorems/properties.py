@@ -7,11 +7,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from erfscope.adapters.blocks import GCN, ChebNet, on_nodes
+from erfscope import adapters
 from erfscope.apps.lab import theory
 from erfscope.apps.lab.influence_matrix import influence
 from erfscope.apps.lab.studies.theorems.case import Case, Draws, Outcome
 from erfscope.apps.lab.studies.theorems.graphs import DUTA, distant_grid
+
+blocks = adapters.blocks
 
 SIDE = 21
 #: A unit, its point reflection, and the middle between the two, where nine steps lead from either.
@@ -30,17 +32,17 @@ def _uniform(draws: Draws) -> Outcome:
     x, errors = draws.normal(12, 3), []
     for act in ("relu", "tanh", "gelu"):
         # Nodes share their gates, and few channels might all be shut.
-        gcn = draws.fill(GCN(3, 24, 3, act=act, graph="full"))
+        gcn = draws.fill(blocks.GCN(3, 24, 3, act=act, graph="full"))
         for convention in ("jacobian", "signed"):
-            found = influence(on_nodes(gcn, 3, 4), x, convention).values
+            found = influence(blocks.on_nodes(gcn, 3, 4), x, convention).values
             errors.append(np.abs(found - found.mean()).max() / np.abs(found).max())
     return Outcome(error=float(max(errors)), limit=1e-12)
 
 
 def _two_modes(draws: Draws) -> Outcome:
     """The unit and its partner are the peaks and hold nearly half each; the error is the middle over the lower peak."""
-    gcn = draws.fill(GCN(1, 1, 9, act=None, graph=distant_grid(), bias=False))
-    row = np.abs(influence(on_nodes(gcn, SIDE, SIDE), draws.normal(SIDE**2, 1), outputs=[UNIT]).values[0])
+    gcn = draws.fill(blocks.GCN(1, 1, 9, act=None, graph=distant_grid(), bias=False))
+    row = np.abs(influence(blocks.on_nodes(gcn, SIDE, SIDE), draws.normal(SIDE**2, 1), outputs=[UNIT]).values[0])
     share, modes = row / row.sum(), (UNIT, PARTNER)
     halves = min(share[near(cell, 5.0)].sum() for cell in modes)
     peaks = tuple(int(np.where(near(cell), share, 0).argmax()) for cell in modes)
@@ -50,8 +52,8 @@ def _two_modes(draws: Draws) -> Outcome:
 
 def _hops(draws: Draws) -> Outcome:
     """Influence further than K - 1 hops away."""
-    net, grid = draws.fill(ChebNet(2, 2, K=3)), theory.grid_adjacency(5, 6)
-    profiles = influence(on_nodes(net, 5, 6), draws.normal(30, 2)).hops(grid)
+    net, grid = draws.fill(blocks.ChebNet(2, 2, K=3)), theory.grid_adjacency(5, 6)
+    profiles = influence(blocks.on_nodes(net, 5, 6), draws.normal(30, 2)).hops(grid)
     return Outcome(error=max(float(profile.mass[3:].sum() + profile.unreachable) for profile in profiles), limit=0.0)
 
 

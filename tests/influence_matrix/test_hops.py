@@ -8,13 +8,17 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erfscope.core.answer.maps.hops import hop_distances, hop_profile, hop_profiles
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.apps.lab.influence_matrix.hops import hop_distances, hop_profiles
+from erfscope.core import ErfscopeError, HopProfile
 
 
 def path(n: int) -> np.ndarray:
     """Neighbours on a line."""
     return np.eye(n, k=1) + np.eye(n, k=-1)
+
+
+def hop_profile(mass, adjacency: np.ndarray, source: int) -> HopProfile:
+    return hop_profiles([mass], adjacency, [source])[0]
 
 
 def searched(adjacency: np.ndarray, source: int) -> list[float]:
@@ -74,7 +78,7 @@ def test_distances_do_not_feel_self_loops_nor_change_the_adjacency():
 def test_a_profile_adds_up_the_mass_of_each_hop():
     profile = hop_profile([4, 1, 2, 1, 8], path(5), 2)
     np.testing.assert_allclose(profile.mass, [2 / 16, 2 / 16, 12 / 16], rtol=1e-15)
-    assert profile.self_mass == 2 / 16
+    assert profile.mass[0] == 2 / 16
     assert profile.mean_hop == pytest.approx(2 / 16 + 2 * 12 / 16, rel=1e-15)
     assert (profile.unreachable, profile.total) == (0, 16)
 
@@ -89,7 +93,7 @@ def test_mass_that_cannot_be_reached_stands_apart_and_leaves_the_mean_alone():
 
 def test_a_mass_out_of_reach_has_no_mean_hop():
     profile = hop_profile([0, 5], np.zeros((2, 2)), 0)
-    assert (profile.mean_hop, profile.unreachable, profile.self_mass) == (None, 1, 0)
+    assert (profile.mean_hop, profile.unreachable, profile.mass[0]) == (None, 1, 0)
 
 
 def test_no_mass_at_all_gives_shares_of_zero():
