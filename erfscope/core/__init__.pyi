@@ -9,6 +9,7 @@ from erfscope.core.answer.maps.erf_map import ErfMap as ErfMap
 from erfscope.core.answer.maps.erf_map import FloatArray as FloatArray
 from erfscope.core.answer.measures import MEASURES as MEASURES
 from erfscope.core.answer.measures import MeasureValue as MeasureValue
+from erfscope.core.answer.measures import Prepared as Prepared
 from erfscope.core.answer.report import Report as Report
 from erfscope.core.answer.result import Result as Result
 from erfscope.core.graph.site import Site as Site
@@ -16,12 +17,17 @@ from erfscope.core.images.feed import Images as Images
 from erfscope.core.request.request import Request as Request
 from erfscope.core.request.settings import Options as Options
 from erfscope.core.run.engine.model import OpenModel as OpenModel
+from erfscope.core.run.entries import named_models as named_models
 from erfscope.core.run.executor import measure as measure
 from erfscope.core.run.executor import report_of as report_of
 from erfscope.core.run.models import open_images as open_images
 from erfscope.core.run.models import open_model as open_model
+from erfscope.core.run.projective import projective_fields as projective_fields
 from erfscope.core.run.rows import Row as Row
 from erfscope.core.run.rows import rows as rows
+from erfscope.core.run.unit_maps import UnitMaps as UnitMaps
+from erfscope.core.run.unit_maps import unit_maps as unit_maps
+from erfscope.core.system.model_errors import first_line as first_line
 from erfscope.core.values.axes import Axes as Axes
 from erfscope.core.values.errors import ErfscopeError as ErfscopeError
 from erfscope.core.values.errors import MeasurementError as MeasurementError

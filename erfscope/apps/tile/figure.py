@@ -14,10 +14,10 @@ from matplotlib.ticker import MaxNLocator
 
 from erfscope.apps.tile.budget import HaloBudget, Seam
 from erfscope.apps.tile.shown import budget_headline, errors_note, weights_note
-from erfscope.core.answer.maps.drawn import brightness
 from erfscope.core.run.tiling.plan import Tiling
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.show import halo_text, listed, plot, sides_text, square_text
+from erfscope.show.drawn import brightness
 
 HEIGHT = 2.6
 #: What is drawn of a tile, from the outermost on.

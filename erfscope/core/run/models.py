@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from erfscope.adapters import ModuleAdapter
-from erfscope.adapters.requested import Model, name_of, open_adapter
+from erfscope.adapters.requested import Model, name_of, open_adapter, refuse_weights
 from erfscope.adapters.weights.checkpoint_files import Saved
 from erfscope.adapters.weights.weights import NO_NUMBERS, sha256
 from erfscope.adapters.zero_branches import zero_branches
@@ -68,11 +69,13 @@ def open_model(
         model: As for :func:`erfscope.analyze`: a spec, an adapter, a live module or an exported program.
         request: The options; those that follow if None.
         with_numbers: Whether its weights matter: without, it is built without memory for them where it can be, to
-            read what its structure says.
+            read what its structure says. The images that a request names by paths are read before a spec with them is
+            opened: a broken one costs no model.
         **options: Those of :func:`erfscope.analyze` that say how a model is built, and of which weights.
 
     Raises:
-        ErfscopeError: unknown model or option, or several sizes or weights.
+        ErfscopeError: unknown model or option, several sizes or weights, weights of a model that has its own, or an
+            image that cannot be read.
         MeasurementError: it cannot be built.
     """
     asked = Request.parse(options) if request is None else request
@@ -80,6 +83,10 @@ def open_model(
     if with_numbers and (others or sizes):
         raise ErfscopeError("a model is opened at one input size with one kind of weights; give one of each")
     lent = caller_modules(model)
+    if with_numbers:
+        refuse_weights(model, asked)
+        if not lent:
+            check_images(asked)
     with restored(*lent), torch.inference_mode(False):
         if with_numbers:
             # The record of an adapter's weights is kept up to date here; the caller's own adapter stays as it is.
@@ -229,6 +236,9 @@ def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -
         is_many = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4
         chosen = images[:samples] if is_many and samples is not None else images
         stimuli = open_arrays(chosen, crop=preprocess.crop, channels=preprocess.channels)
+    if stimuli.n == 1:
+        # It is shown again and again, and read once.
+        stimuli = replace(stimuli, draw=cache(stimuli.draw))
     return PictureImages(stimuli, preprocess.normalise, pixelwise=preprocess.pixelwise)
 
 

@@ -21,6 +21,7 @@ from erfscope.core.graph.record import UNRECORDED, RecordingError
 from erfscope.core.graph.recording import LayerRecord, Recording
 from erfscope.core.graph.run import Crop
 from erfscope.core.graph.site import Site
+from erfscope.core.request.request import STAGES, Request, is_several
 from erfscope.core.run.engine.cost import cropped_giga_multiply_adds, giga_multiply_adds
 from erfscope.core.system.progress import Progress, no_progress, stage
 from erfscope.core.system.restore import restored
@@ -107,6 +108,34 @@ class OpenModel:
         while len(found) == 1 and (inside := [*_outermost(self.adapter.module, orders, found[0])]):
             found = inside
         return tuple(sorted(found, key=lambda name: orders[name]))
+
+    def asked_layers(self, request: Request) -> list[str]:
+        """The layers that a request names, or the default one; '' if the model has none, which measuring then reports.
+
+        Raises:
+            ErfscopeError: stages of a model that has none, or a pattern that names none.
+        """
+        found: list[str] = []
+        try:
+            for layer in request.layers:
+                if layer is None:
+                    found.append(self.default_layer_of(kind_of(request.settings.unit)[0]))
+                elif is_several(layer):
+                    names = self._stages if layer == STAGES else self.layers_like(layer)
+                    found += [each for name in names for each in self.calls_of(name)]
+                else:
+                    found.append(layer)
+        except MeasurementError:
+            return [""]
+        return list(dict.fromkeys(found))
+
+    @property
+    def _stages(self) -> tuple[str, ...]:
+        if not self.parts:
+            raise ErfscopeError(
+                f"{self.label} has no stages: no module of it gives a map; `erfscope layers` lists its layers"
+            )
+        return self.parts
 
     def layers_like(self, pattern: str) -> list[str]:
         """The layers with a map of more than one position that a pattern names, such as ``dec*`` or ``enc*.0``: ``*``
