@@ -34,10 +34,10 @@ def test_each_map_is_that_of_the_unit_alone(model, convention, wrt):
     request = Request.parse({**OPTIONS, "convention": convention})
     maps = unit_maps(model, model.site("2", wrt), open_images(request, model), request, along=[[0, 4], [1, 2]])
     found = dict(maps)
-    assert [unit.index for unit in maps.units] == [(0, 1), (0, 2), (4, 1), (4, 2)]
+    assert [unit.index for unit in maps.every.units] == [(0, 1), (0, 2), (4, 1), (4, 2)]
     assert sorted(found) == [0, 1, 2, 3]
     for number, erf in found.items():
-        index = maps.units[number].index
+        index = maps.every.units[number].index
         alone = erfscope.analyze(net(), unit=index, layer="2", wrt=wrt, convention=convention, **OPTIONS).map
         np.testing.assert_allclose(erf.values, alone.values, rtol=0, atol=1e-12)
         assert (erf.center_px, erf.stride_px, erf.cell_px) == (alone.center_px, alone.stride_px, alone.cell_px)
@@ -48,7 +48,7 @@ def test_each_map_is_that_of_the_unit_alone(model, convention, wrt):
 def test_all_units_are_taken_and_those_apart_share_passes(model):
     request = Request.parse({**OPTIONS, "draws": 1})
     maps = unit_maps(model, model.site("2"), open_images(request, model), request)
-    assert len(maps.units) == 6 * 5
+    assert len(maps.every.units) == 6 * 5
     # Fields are 4 wide and 2 apart: along each axis two units overlap.
     assert maps.passes == 4
     assert maps.conditions.map is None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from erfscope.apps.explore.live import LiveExplorer, LiveModel, PageRequest
 from erfscope.apps.explore.page import Explorer, explored_model
@@ -25,7 +25,6 @@ from erfscope.core import (
     open_model,
     unit_maps,
 )
-from erfscope.show import plot
 
 #: Options that an explorer takes: how a model is built, which layers, and how each unit is measured.
 TAKEN = {
@@ -87,7 +86,7 @@ def explore(
             replace(model, stages=tuple(explore_stage(maps, next(blocks)) for maps in layers))
             for model, layers in zip(bare, plans, strict=True)
         ]
-    return Explorer(models=tuple(explored), colours=_colours())
+    return Explorer(models=tuple(explored))
 
 
 def serve(
@@ -121,10 +120,8 @@ def serve(
         text = "--serve needs starlette and uvicorn; pip install '.[explore]' in a checkout of erfscope"
         raise ErfscopeError(text) from error
     models, request = _asked(model, image, 1, options)
-    live = [_live(_opened(each, label, request), request) for label, each in models]
-    explorer = LiveExplorer(live, _colours())
-    with explorer.models_in_use():
-        explorer.page(PageRequest())
+    explorer = LiveExplorer([_live(_opened(each, label, request), request) for label, each in models])
+    explorer.run(threading.Event(), explorer.page, PageRequest())
     serve_explorer(explorer, host, port, ready)
 
 
@@ -179,9 +176,3 @@ def _live(model: OpenModel, request: Request) -> LiveModel:
         return LiveModel(
             model=model, request=request, layers=_layers(model, request), images=open_images(request, model)
         )
-
-
-def _colours() -> NDArray[np.uint8]:
-    """The colours of maps, (256, 3)."""
-    found: NDArray[np.uint8] = plot.colour_map(signed=False)(np.arange(256), bytes=True)[:, :3]
-    return found

@@ -8,13 +8,11 @@ import io
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
-import numpy as np
-from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
 from erfscope import CONVENTIONS
@@ -145,11 +143,10 @@ class LiveExplorer:
 
     Args:
         models: One model or two, which are lent for each answer, and handed back as found.
-        colours: As for :class:`erfscope.apps.explore.page.Explorer`.
     """
 
-    def __init__(self, models: Sequence[LiveModel], colours: NDArray[np.uint8]) -> None:
-        self._models, self._colours = models, colours
+    def __init__(self, models: Sequence[LiveModel]) -> None:
+        self._models = models
         self._pictures = {"": [live.images for live in models]}
 
     @property
@@ -162,21 +159,16 @@ class LiveExplorer:
         """How many axes their inputs have."""
         return len(self._models[0].model.adapter.preprocess.size)
 
-    @contextlib.contextmanager
-    def models_in_use(self) -> Iterator[None]:
-        """Lend the models."""
-        with contextlib.ExitStack() as stack:
-            for live in self._models:
-                stack.enter_context(live.model)
-            yield
-
     def run(self, stop: threading.Event, answer: Callable[..., Answer], *arguments: Any) -> Answer:
         """Compute one answer, which ends at the model's next operation after ``stop`` is set.
 
         Raises:
             Overtaken: it was stopped.
         """
-        with self.models_in_use(), _Stoppable(stop):
+        with contextlib.ExitStack() as stack:
+            for live in self._models:
+                stack.enter_context(live.model)
+            stack.enter_context(_Stoppable(stop))
             return answer(*arguments)
 
     def page(self, request: PageRequest) -> str:
@@ -196,18 +188,16 @@ class LiveExplorer:
 
     def _accepted(self, request: PageRequest) -> Explorer:
         """The page with each choice that is possible together with those before it."""
-        kept = PageRequest(
-            layers=[""] * self.models, references=[str(live.request.settings.wrt) for live in self._models]
-        )
+        references = [str(live.request.settings.wrt) for live in self._models]
+        kept = PageRequest(layers=[""] * self.models, references=references)
         explorer = self._explorer(kept)
-        choices: list[dict[str, Any]] = [{"picture": request.picture}, {"convention": request.convention}]
-        for name, words in (("layers", request.layers), ("references", request.references)):
-            choices += [{name: (number, word)} for number, word in enumerate(words)]
-        for choice in choices:
-            ((name, value),) = choice.items()
-            if isinstance(value, tuple):
-                number, word = value
-                value = [*getattr(kept, name)]
+        choices: list[tuple[str, int | None, Any]] = [("picture", None, request.picture)]
+        choices += [("convention", None, request.convention)]
+        choices += [("layers", number, word) for number, word in enumerate(request.layers)]
+        choices += [("references", number, word) for number, word in enumerate(request.references)]
+        for name, number, word in choices:
+            value: Any = word if number is None else [*getattr(kept, name)]
+            if number is not None:
                 value[number] = word
             with contextlib.suppress(ErfscopeError):
                 tried = replace(kept, **{name: value})
@@ -293,7 +283,7 @@ class LiveExplorer:
         asked = request.convention or self._models[0].request.settings.convention
         convention = Choice(name="convention", label="Convention", words=tuple(CONVENTIONS), chosen=str(asked))
         page = Live(choices=(convention, *choices), picture=request.picture)
-        return Explorer(models=tuple(models), colours=self._colours, live=page)
+        return Explorer(models=tuple(models), live=page)
 
     def _explored(self, request: PageRequest, number: int, chosen: str) -> ExploredModel:
         """A model with the geometry of its layers, in the order of execution, and of the chosen one."""

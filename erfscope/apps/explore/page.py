@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
 
 from erfscope.apps.explore.planes import InputPicture, Plane, picture_of, three
 from erfscope.apps.explore.stages import ENCLOSED, ExploredUnit, Stage, measured_of
 from erfscope.core import IMAGE, MEASURES, Result, UnitMaps, is_input
 from erfscope.show import GLOSS as MEANINGS
-from erfscope.show import convention_text, drawn, page, printable, random_weights, weights_condition, write
+from erfscope.show import convention_text, drawn, page, plot, printable, random_weights, weights_condition, write
 
 #: What a page calls the input, by its kind, and its cells where that is not their unit.
 PICTURES = {"image": "picture", "volume": "volume", "clip": "clip", "sequence": "signal"}
@@ -98,8 +97,6 @@ class Explorer:
     """Units of every stage of one model or two, to be pointed at on a page."""
 
     models: tuple[ExploredModel, ...]
-    #: The colours of a map from nothing to the strongest, uint8 (256, 3).
-    colours: NDArray[np.uint8]
     #: None for a page that holds all that it shows.
     live: Live | None = None
 
@@ -167,7 +164,8 @@ class Explorer:
             "live": self.live is not None,
             "frames": drawn.FRAMES,
             "cell": _cell(self.models[0].conditions),
-            "colours": _base64(self.colours.tobytes()),
+            # Of a map from nothing to the strongest, (256, 3).
+            "colours": _base64(plot.colour_map(signed=False)(np.arange(256), bytes=True)[:, :3].tobytes()),
             "shares": drawn.SHARES,
             "brightness": drawn.BRIGHTNESS,
             "enclosed": ENCLOSED,

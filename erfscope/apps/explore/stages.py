@@ -129,7 +129,7 @@ def costs(models: Sequence[Sequence[UnitMaps]]) -> list[str]:
     """What is going to be computed, a line for each model, and what would be less."""
     every = [maps for layers in models for maps in layers]
     lines = [
-        f"{layers[0].conditions.label}: {counted(sum(len(maps.units) for maps in layers), 'unit')} of"
+        f"{layers[0].conditions.label}: {counted(sum(len(maps.every.units) for maps in layers), 'unit')} of"
         f" {counted(len(layers), 'layer')} in {counted(sum(maps.passes for maps in layers), 'backward pass')}"
         for layers in models
     ]
@@ -146,13 +146,13 @@ def block_sizes(layers: Sequence[UnitMaps], page_bytes: int) -> list[int]:
     """Side of the blocks of each layer's maps: the smallest with which the page stays about so small.
 
     Each block has 3 bytes, which are 4 letters of base64. The layer with the most blocks gets larger ones first."""
-    units = sum(len(maps.units) for maps in layers)
+    units = sum(len(maps.every.units) for maps in layers)
     most = max((page_bytes - FIXED_BYTES - units * UNIT_BYTES) * 3 // 4, units * FEWEST_BLOCKS)
     sizes = [1] * len(layers)
 
     def blocks(number: int) -> int:
         maps = layers[number]
-        fields = np.array([three(field, (0, 0)) for field in maps.fields if field], dtype=int)
+        fields = np.array([three(field, (0, 0)) for field in maps.every.fields if field], dtype=int)
         first, last = np.moveaxis(fields.reshape(-1, 3, 2), 2, 0) // sizes[number]
         pairs = pairs_of(maps.axes, maps.trf.reference_px[0])
         # A sequence has a curve beside its levels.
@@ -174,12 +174,13 @@ def explore_stage(maps: UnitMaps, block: int) -> Stage:
         MeasurementError: the model fails.
     """
     measured = {number: _explored(maps, number, erf, block) for number, erf in maps}
-    units = [measured.get(number) or _explored(maps, number, None, block) for number in range(len(maps.units))]
+    units = [measured.get(number) or _explored(maps, number, None, block) for number in range(len(maps.every.units))]
     return replace(stage_of(maps, block), units=tuple(units))
 
 
 def _explored(maps: UnitMaps, number: int, erf: ErfMap | None, block: int) -> ExploredUnit:
-    return explored_unit(maps.units[number].index, maps.trfs[number], maps.fields[number], erf, block=block)
+    every = maps.every
+    return explored_unit(every.units[number].index, every.trfs[number], every.fields[number], erf, block=block)
 
 
 def stage_of(maps: UnitMaps, block: int) -> Stage:

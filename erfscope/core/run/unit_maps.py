@@ -16,7 +16,7 @@ from erfscope.core.graph.site import Site
 from erfscope.core.images.feed import Images
 from erfscope.core.request.request import Request
 from erfscope.core.run.additions.every_unit import field_maps
-from erfscope.core.run.additions.unit_fields import Field, UnitFields, fields_of
+from erfscope.core.run.additions.unit_fields import UnitFields, fields_of
 from erfscope.core.run.engine.batch import accumulate
 from erfscope.core.run.engine.measure import measure_units
 from erfscope.core.run.engine.model import OpenModel
@@ -54,7 +54,7 @@ def unit_maps(
 class UnitMaps:
     """Units of one layer on one image: where they stand, what their maps cost, and the maps, one after the other.
 
-    Iterating gives (number of a unit in :attr:`units`, its map), in an order of its own; None for a unit without a
+    Iterating gives (number of a unit in ``every.units``, its map), in an order of its own; None for a unit without a
     gradient. Units that no path leads to are left out. A map is that of :func:`erfscope.analyze` by the model itself,
     up to rounding; units whose theoretical receptive fields (TRFs) do not overlap share a backward pass.
 
@@ -81,27 +81,21 @@ class UnitMaps:
         """Model, weights, convention and input, as a result of the central unit without map and measures."""
         return pending_result(self._plan, 0)
 
-    @property
-    def units(self) -> Sequence[Unit]:
-        """The units, in the order of ``itertools.product(*along)``."""
-        return self._fields.units
+    @cached_property
+    def every(self) -> UnitFields:
+        """The ``units`` in the order of ``itertools.product(*along)``, their ``trfs``, and the ``fields`` outside of
+        which their maps are zero.
 
-    @property
-    def trfs(self) -> Sequence[Trf | None]:
-        """The TRF of each; None for one that no path leads to."""
-        return self._fields.trfs
-
-    @property
-    def fields(self) -> Sequence[Field]:
-        """First and last cell along each axis, both included, outside of which each map is zero; () without a TRF."""
-        return self._fields.fields
+        For these the central unit is measured by the model itself: where a gradient leaves its TRF, each unit has
+        backward passes of its own, and the whole reference as its field.
+        """
+        return fields_of(*self._looked, self.along)
 
     @property
     def passes(self) -> int:
-        """Backward passes that all maps take. To know it the central unit is measured by the model itself, which shows
-        whether a gradient leaves its TRF: each unit has passes of its own then."""
+        """Backward passes that all maps take."""
         draws = self._plan.question.draws
-        return len(self._fields.groups) * (self.site.shape[1] if draws == "all" else draws)
+        return len(self.every.groups) * (self.site.shape[1] if draws == "all" else draws)
 
     @cached_property
     def _looked(self) -> tuple[Plan, Sums]:
@@ -114,25 +108,22 @@ class UnitMaps:
         sums.seen = 1
         return plan, sums
 
-    @cached_property
-    def _fields(self) -> UnitFields:
-        return fields_of(*self._looked, self.along)
-
     def __iter__(self) -> Iterator[tuple[int, ErfMap | None]]:
-        for number, erf in field_maps(*self._looked, self._fields, self._callbacks):
+        for number, erf in field_maps(*self._looked, self.every, self._callbacks):
             yield number, None if erf is None else self._whole(number, erf)
 
     def _whole(self, number: int, erf: ErfMap) -> ErfMap:
         """A map that is given on its field as one on the whole reference."""
-        trf, index = self.trfs[number], self.units[number].index
+        every, index = self.every, self.every.units[number].index
+        trf = every.trfs[number]
         assert trf is not None
         values = np.zeros(trf.reference_px)
-        values[tuple(slice(first, last + 1) for first, last in self.fields[number])] = erf.values
+        values[tuple(slice(first, last + 1) for first, last in every.fields[number])] = erf.values
         return replace(
             erf,
             values=values,
             center_px=trf.center_px,
-            cell_px=cell_sides(self.conditions.input.size, trf.reference_px),
+            cell_px=cell_sides(self._plan.model.adapter.preprocess.of(self.site.wrt).size, trf.reference_px),
             trf=trf,
             own_time=own_step(trf, erf.axes, index, self.site.space),
         )

@@ -25,7 +25,7 @@ from erfscope.core.answer.measures.sizes import (
     side,
     sides_of,
 )
-from erfscope.core.values.axes import TIME, Axes
+from erfscope.core.values.axes import TIME
 from erfscope.core.values.unit import Trf
 
 #: The second scale, in cells, that fits start from, at the peak: a narrow peak on a broad base has two minima.
@@ -178,19 +178,14 @@ class Prepared:
         self._sides: dict[float, float] = {}
 
     @classmethod
-    def of(cls, erf: ErfMap) -> Prepared:
-        """A map in its own geometry, whose window is the part that is not zero."""
-        return cls._in(Geometry(erf, whole=False), erf.values, erf.axes)
-
-    def without(self, values: FloatArray, axes: Axes) -> Prepared:
-        """The map without a group of images, in the same geometry: all its values, and the axes of these."""
-        return self._in(self.geometry, values, axes, whole=self)
-
-    @classmethod
-    def _in(cls, geometry: Geometry, values: FloatArray, axes: Axes, whole: Prepared | None = None) -> Prepared:
+    def of(cls, erf: ErfMap, without: FloatArray | None = None, whole: Prepared | None = None) -> Prepared:
+        """A map, in the window that is not zero; or its values ``without`` a group of images, in that of the whole."""
+        values, names = erf.values if without is None else without, erf.axes.names
+        geometry = Geometry(erf, whole=False) if whole is None else whole.geometry
         with np.errstate(invalid="ignore"):  # an infinite map becomes NaN here, and has no measures
-            time = magnitude_of(along(values, [axes.names.index(TIME)])) if TIME in axes.names else None
-            return cls(magnitude_of(measured_of(values, axes)[geometry.window]), geometry, time=time, whole=whole)
+            time = magnitude_of(along(values, [names.index(TIME)])) if TIME in names else None
+            weights = magnitude_of(measured_of(values, erf.axes)[geometry.window])
+            return cls(weights, geometry, time=time, whole=whole)
 
     @property
     def has_mass(self) -> bool:

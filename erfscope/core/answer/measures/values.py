@@ -127,7 +127,7 @@ def with_errors(
         if np.shape(values) != erf.values.shape:
             raise ValueError(f"a leave-one-out map has shape {np.shape(values)}, the map itself {erf.values.shape}")
         count += 1
-        part = whole.without(np.asarray(values), erf.axes)
+        part = Prepared.of(erf, np.asarray(values), whole)
         for entry in numeric:
             without[entry.name].append(entry.of(part))
     if count and groups not in (None, count):

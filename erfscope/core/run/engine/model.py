@@ -121,21 +121,16 @@ class OpenModel:
                 if layer is None:
                     found.append(self.default_layer_of(kind_of(request.settings.unit)[0]))
                 elif is_several(layer):
-                    names = self._stages if layer == STAGES else self.layers_like(layer)
+                    if layer == STAGES and not self.parts:
+                        text = "has no stages: no module of it gives a map; `erfscope layers` lists its layers"
+                        raise ErfscopeError(f"{self.label} {text}")
+                    names = self.parts if layer == STAGES else self.layers_like(layer)
                     found += [each for name in names for each in self.calls_of(name)]
                 else:
                     found.append(layer)
         except MeasurementError:
             return [""]
         return list(dict.fromkeys(found))
-
-    @property
-    def _stages(self) -> tuple[str, ...]:
-        if not self.parts:
-            raise ErfscopeError(
-                f"{self.label} has no stages: no module of it gives a map; `erfscope layers` lists its layers"
-            )
-        return self.parts
 
     def layers_like(self, pattern: str) -> list[str]:
         """The layers with a map of more than one position that a pattern names, such as ``dec*`` or ``enc*.0``: ``*``
