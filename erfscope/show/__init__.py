@@ -1,6 +1,6 @@
 """What applications print and write with: tables, columns, notes and lines, the words for results and numbers, and the
-writer of files. Beside it :mod:`erfscope.show.terminal`, :mod:`erfscope.show.page` and
-:mod:`erfscope.show.plot`, which import rich, Jinja and matplotlib.
+writer of files. Beside it :mod:`erfscope.show.drawn`, what is drawn of a map, and :mod:`erfscope.show.terminal`,
+:mod:`erfscope.show.page` and :mod:`erfscope.show.plot`, which import rich, Jinja and matplotlib.
 
 May import: ``core`` and below.
 """

@@ -16,7 +16,7 @@ from torch import nn
 
 import erfscope
 from erfscope.cli.main import main
-from erfscope.core.answer.maps.drawn import averaged, close_up, needed_side
+from erfscope.show.drawn import averaged, close_up, needed_side
 from erfscope.show.view.terminal.heatmap import (
     COLOUR_KEY,
     GLYPH_KEY,

@@ -17,9 +17,10 @@ from erfscope.apps.explore.page import Explorer
 from erfscope.apps.explore.planes import block_sums, levels
 from erfscope.apps.explore.stages import ENCLOSED, MEASURED
 from erfscope.cli.main import main
-from erfscope.core.answer.maps.drawn import BRIGHTNESS, SHARES, brightness
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError
+from erfscope.show import drawn
 
+BRIGHTNESS, SHARES = drawn.BRIGHTNESS, drawn.SHARES
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 SIZE = (24, 32)
@@ -103,7 +104,7 @@ def test_every_unit_is_the_one_that_is_measured_alone(explorer, picture, number)
         mass, bright = decoded(plane.levels)
         assert np.abs(mass - blocks[rows, cols]).max() <= STEP
         # Blocks of one level lie within a step, and each end of it is rounded by half of one.
-        assert np.abs(bright - brightness(blocks[rows, cols])).max() <= 1.5 / 254
+        assert np.abs(bright - drawn.brightness(blocks[rows, cols])).max() <= 1.5 / 254
 
 
 def test_levels_stand_for_the_share_of_what_is_at_least_as_strong():

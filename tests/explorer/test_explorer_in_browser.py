@@ -23,7 +23,8 @@ import erfscope
 from erfscope.apps.explore.page import Explorer
 from erfscope.apps.explore.planes import levels
 from erfscope.apps.explore.stages import ExploredUnit, Stage
-from erfscope.show.figures.maps import COVER, colour_map
+from erfscope.show import plot
+from erfscope.show.figures.maps import COVER
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 
@@ -106,7 +107,7 @@ def whole(stage: Stage, unit: ExploredUnit, values: np.ndarray) -> np.ndarray:
 def test_the_unit_nearest_to_the_pointer_is_shown_with_its_map_and_numbers(browser, address, explorer):  # noqa: F811
     start(browser, address)
     script = "return document.querySelector('.screen canvas').toDataURL().split(',')[1]"
-    palette = colour_map(signed=False)(np.arange(256), bytes=True)[:, :3].astype(float)
+    palette = plot.colour_map(signed=False)(np.arange(256), bytes=True)[:, :3].astype(float)
     for number, stage in enumerate(explorer.models[0].stages):
         choose(browser, number)
         for place in PLACES:
@@ -340,7 +341,7 @@ def test_every_plane_of_every_unit_glows_where_the_map_is(browser, tmp_path):  #
     start(browser, (tmp_path / "volume.html").as_uri())
     shown = dict(browser.execute_async_script(EVERY_UNIT, 3))
     assert len(shown) == 27
-    palette = colour_map(signed=False)(np.arange(256), bytes=True)[:, :3].astype(float)
+    palette = plot.colour_map(signed=False)(np.arange(256), bytes=True)[:, :3].astype(float)
     for unit in found.models[0].stages[0].units:
         assert {place % 1 for place in unit.center_px} == {0.5}
         ranks = levels(erfscope.analyze(module, images=given, unit=unit.index, **options).map.values)

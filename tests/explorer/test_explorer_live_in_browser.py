@@ -18,9 +18,8 @@ from test_explorer_served import Served, png, served, serving, slow, wait_for  #
 from test_page_in_browser import browser, overflow, requests  # noqa: F401
 
 import erfscope
-from erfscope.apps.explore.live import Overtaken, projective_fields
-from erfscope.core.request.request import Request
-from erfscope.core.run.models import feed_of, load_model
+from erfscope.apps.explore.live import Overtaken
+from erfscope.core import Request, open_images, open_model, projective_fields
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 
@@ -142,9 +141,9 @@ def test_a_pixel_shows_the_units_that_it_moves(browser, served, picture):  # noq
     WebDriverWait(browser, 20).until(lambda _: "influences unit" in sentence.text)
     row, col = int(0.4 * SIZE[0]), int(0.3 * SIZE[1])
     request = Request.parse({**OPTIONS, "images": picture, "samples": 1})
-    loaded = load_model(net(), request, size=request.sizes[0], weights="auto")
-    image = feed_of(request, loaded.adapter.preprocess).batch([0])
-    (values,) = projective_fields(loaded, image, ((row, row + 1), (col, col + 1)), ["far"]).values()
+    with open_model(net(), request) as model:
+        given = open_images(request, model).batch([0])
+        (values,) = projective_fields(model, given, ((row, row + 1), (col, col + 1)), ["far"]).values()
     strongest = np.unravel_index(values.argmax(), values.shape)
     shown = numbers(browser)
     assert shown["strongest unit"] == [f"({strongest[0]}, {strongest[1]})"]

@@ -33,13 +33,11 @@ from test_explorer import OPTIONS, Net, net, picture  # noqa: F401
 import erfscope
 from erfscope.apps.explore import exploration, server
 from erfscope.apps.explore.command import host_and_port
-from erfscope.apps.explore.live import BadRequest, LiveExplorer, Overtaken, projective_fields, read_request
+from erfscope.apps.explore.live import BadRequest, LiveExplorer, Overtaken, read_request
 from erfscope.apps.explore.planes import block_sums, levels
 from erfscope.apps.explore.stages import ENCLOSED, MEASURED
 from erfscope.cli.main import main
-from erfscope.core.request.request import Request
-from erfscope.core.run.models import feed_of, load_model
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError, Request, open_images, open_model, projective_fields
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -200,9 +198,8 @@ def test_an_answer_is_the_unit_that_is_measured_alone(served, picture, stage, un
 def test_a_box_moves_the_units_that_its_projective_field_says(served, picture):  # noqa: F811
     found = served.ask("field", model=0, stage=["near", "far"], box="3,3,7,7")
     request = Request.parse({**OPTIONS, "images": picture, "samples": 1})
-    loaded = load_model(net(), request, size=request.sizes[0], weights="auto")
-    image = feed_of(request, loaded.adapter.preprocess).batch([0])
-    expected = projective_fields(loaded, image, ((3, 4), (7, 8)), ["near", "far"])
+    with open_model(net(), request) as model:
+        expected = projective_fields(model, open_images(request, model).batch([0]), ((3, 4), (7, 8)), ["near", "far"])
     for text, values in zip(found["stages"], expected.values(), strict=True):
         np.testing.assert_allclose(np.frombuffer(base64.b64decode(text), "<f4"), values.ravel(), rtol=1e-6)
 

@@ -12,22 +12,15 @@ from test_explorer import LAYERS, SIZE, net
 from torch import nn
 from torchvision.models import VisionTransformer
 
-from erfscope.apps.explore.live import projective_fields
+from erfscope.core import MeasurementError, OpenModel, Unit, open_model, projective_fields
 from erfscope.core.answer.convention import CONVENTIONS, random_signs
-from erfscope.core.request.request import Request
 from erfscope.core.run.attribution import ModelForward, Question, of_units
-from erfscope.core.run.engine.model import OpenModel
-from erfscope.core.run.models import load_model
-from erfscope.core.values.errors import MeasurementError
-from erfscope.core.values.unit import Unit
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 
 def loaded(model: str | nn.Module, size: tuple[int, int], dtype: str = "float64") -> OpenModel:
-    return load_model(
-        model, Request.parse({"dtype": dtype}), size=size, weights="random" if isinstance(model, str) else "auto"
-    )
+    return open_model(model, dtype=dtype, input_size=size, weights="random" if isinstance(model, str) else "auto")
 
 
 def vision_transformer() -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from erfscope.core.answer.maps.drawn import shares
+from erfscope.show.drawn import shares
 
 
 def test_shares_are_sums_over_stronger_cells_with_half_of_those_as_strong():

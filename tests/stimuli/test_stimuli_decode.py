@@ -287,6 +287,16 @@ def test_arrays_and_pillow_images_give_their_pixels() -> None:
     assert open_arrays(np.stack([COLOURS] * 4), crop=whole, channels=3).n == 4
 
 
+def test_an_open_file_is_the_image_that_it_holds(tmp_path: Path) -> None:
+    Image.fromarray(COLOURS).save(tmp_path / "x.png")
+    with (tmp_path / "x.png").open("rb") as file:
+        stimuli = open_arrays(file, crop=whole, channels=3)
+    assert np.array_equal(stimuli.pixels(0), COLOURS)
+    assert (stimuli.source, stimuli.is_one_file) == (str(tmp_path / "x.png"), True)
+    with pytest.raises(ErfscopeError, match="cannot read 'an open file': it is not an image"):
+        open_arrays(io.BytesIO(b"x"), crop=whole, channels=3)
+
+
 def test_the_hash_of_arrays_depends_on_pixels_shape_and_order_but_not_on_the_model() -> None:
     other = COLOURS.copy()
     other[0, 0, 0] ^= 1

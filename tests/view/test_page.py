@@ -19,7 +19,6 @@ import pytest
 from PIL import Image
 
 import erfscope
-from erfscope.core.answer.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.core.answer.maps.erf_map import ErfMap
 from erfscope.core.answer.measures import MeasureValue
 from erfscope.core.answer.measures.radial_curve import radial_profile
@@ -28,6 +27,7 @@ from erfscope.core.answer.result import Result
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.finding import Finding
 from erfscope.core.values.unit import Trf
+from erfscope.show.drawn import BRIGHTNESS, SHARES
 from erfscope.show.figures.draw import PIXELS, views
 from erfscope.show.figures.maps import COVER, colour_map
 from erfscope.show.page import html, report_fragment, result_fragment

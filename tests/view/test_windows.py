@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from erfscope import ErfMap, ErfscopeError, Report, Result
-from erfscope.core.answer.maps.drawn import close_up, needed_side
 from erfscope.core.values.axes import Axes
+from erfscope.show.drawn import close_up, needed_side
 from erfscope.show.figures.draw import CAPTIONS, figure_of, folder_figures, views
 from erfscope.show.figures.mosaic import NARROW
 from erfscope.show.figures.style import FigureStyle

@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
-from erfscope.adapters.requested import Model
 from erfscope.apps.explore.live import LiveExplorer, LiveModel, PageRequest
 from erfscope.apps.explore.page import Explorer, explored_model
-from erfscope.apps.explore.stages import Stage, StagePlan, block_sizes, costs, explore_stage, plan_stage
-from erfscope.core.request.option import Building
-from erfscope.core.request.request import Request
-from erfscope.core.request.settings import Options
-from erfscope.core.run.engine.model import OpenModel
-from erfscope.core.run.engine.plan import Callbacks
-from erfscope.core.run.entries import entries_of, with_own
-from erfscope.core.run.executor import asked_layers
-from erfscope.core.run.models import caller_modules, check_images, feed_of, load_model
-from erfscope.core.system.restore import restored, same_random_numbers
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.unit import GRID_LIMIT
-from erfscope.show.plot import colour_map
-
-#: Options that an explorer takes, beside those that say how a model is built.
-EXPLORED = (
-    "weights",
-    "images",
-    "synthetic",
-    "layer",
-    "wrt",
-    "channels",
-    "convention",
-    "draws",
-    "squash",
-    "seed",
-    "device",
+from erfscope.apps.explore.stages import block_sizes, costs, explore_stage, grid_of, site_of
+from erfscope.core import (
+    ErfscopeError,
+    Model,
+    OpenModel,
+    Options,
+    Request,
+    UnitMaps,
+    named_models,
+    open_images,
+    open_model,
+    unit_maps,
 )
+
+#: Options that an explorer takes: how a model is built, which layers, and how each unit is measured.
+TAKEN = {
+    *("weights", "checkpoint", "unsafe_load", "model_kwargs", "input_size", "in_chans", "label", "transform"),
+    *("mean", "std", "axes", "spacing", "unit_name", "fps", "sample_rate", "layout", "prefix_tokens"),
+    *("image", "images", "synthetic", "squash", "layer", "wrt", "channels", "convention", "draws", "seed"),
+    *("device", "dtype", "tell", "progress"),
+}
 #: Parts of a network without stages that are shown, evenly spread over its depth.
 MOST_PARTS = 12
-TAKEN = {*EXPLORED, "dtype", "image", "tell", "progress", *Building.__annotations__} - {"insert", "alpha"}
+#: Units along each axis of a layer, at most.
+MOST_ALONG = 256
 
 
 def explore(
@@ -76,26 +68,25 @@ def explore(
         ErfscopeError: nothing could be started: a bad name, file, layer or option.
         MeasurementError: a model fails.
     """
-    models, named = _models(model, grid, options)
-    request = _request(models, image, named)
-    with restored(*caller_modules(*(each for _, each in models))), torch.inference_mode(False):
-        loaded = [_load(each, label, request) for label, each in models]
-        plans = [plans for each in loaded for plans in _plans(each, request, grid)]
+    models, request = _asked(model, image, grid, options)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(_opened(each, label, request)) for label, each in models]
+        plans = [layers for each in opened for layers in _plans(each, request, grid)]
         if len(plans) > 2:
             raise ErfscopeError(
                 f"an explorer shows two models, or one with respect to two inputs, and these are {len(plans)}; name"
                 " fewer models, or an input with wrt= (--wrt)"
             )
-        bare = [explored_model(stages[0].plan) for stages in plans]
+        bare = [explored_model(layers[0]) for layers in plans]
         pictures = sum(len(model.picture.url) for model in bare)
-        blocks = iter(block_sizes([plan for each in plans for plan in each], page_bytes - pictures))
+        blocks = iter(block_sizes([maps for layers in plans for maps in layers], page_bytes - pictures))
         for line in costs(plans):
             request.tell(line)
         explored = [
-            replace(model, stages=tuple(_explored(plan, next(blocks), request) for plan in stages))
-            for model, stages in zip(bare, plans, strict=True)
+            replace(model, stages=tuple(explore_stage(maps, next(blocks)) for maps in layers))
+            for model, layers in zip(bare, plans, strict=True)
         ]
-    return Explorer(models=tuple(explored), colours=_colours())
+    return Explorer(models=tuple(explored))
 
 
 def serve(
@@ -128,31 +119,21 @@ def serve(
     except ImportError as error:
         text = "--serve needs starlette and uvicorn; pip install '.[explore]' in a checkout of erfscope"
         raise ErfscopeError(text) from error
-    models, named = _models(model, 1, options)
-    request = _request(models, image, named)
-    modules = caller_modules(*(each for _, each in models))
-    with restored(*modules), torch.inference_mode(False):
-        loaded = [_live(_load(each, label, request), request) for label, each in models]
-        explorer = LiveExplorer(loaded, modules, _colours())
-        explorer.page(PageRequest())
+    models, request = _asked(model, image, 1, options)
+    explorer = LiveExplorer([_live(_opened(each, label, request), request) for label, each in models])
+    explorer.run(threading.Event(), explorer.page, PageRequest())
     serve_explorer(explorer, host, port, ready)
 
 
-def _models(
-    model: Model | Sequence[Model] | Mapping[str, Model], grid: int | None, options: Mapping[str, Any]
-) -> tuple[Sequence[tuple[str, Any]], Mapping[str, Any]]:
-    """The models with their labels, and the options with what each has of its own."""
-    given = model if isinstance(model, Mapping | list | tuple) else [model]
-    models, options = with_own(entries_of(given), options)
+def _asked(
+    model: Model | Sequence[Model] | Mapping[str, Model], image: Any, grid: int | None, options: Mapping[str, Any]
+) -> tuple[Sequence[tuple[str, Model]], Request]:
+    """The models with their labels, and the options of all of them, of the one image."""
+    models, options = named_models(model, options)
     if not 1 <= len(models) <= 2:
         raise ErfscopeError(f"an explorer shows one model or two, not {len(models)}")
-    if grid is not None and not 1 <= grid <= GRID_LIMIT:
-        raise ErfscopeError(f"grid is the number of units along each axis, from 1 to {GRID_LIMIT}, not {grid}")
-    return models, options
-
-
-def _request(models: Sequence[tuple[str, Model]], image: Any, options: Mapping[str, Any]) -> Request:
-    """The options, of the one image."""
+    if grid is not None and not 1 <= grid <= MOST_ALONG:
+        raise ErfscopeError(f"grid is the number of units along each axis, from 1 to {MOST_ALONG}, not {grid}")
     for name in options:
         if name not in TAKEN:
             raise ErfscopeError(f"explore takes no {name}; it measures every unit of a grid on one image")
@@ -160,25 +141,20 @@ def _request(models: Sequence[tuple[str, Model]], image: Any, options: Mapping[s
     request = Request.parse({**given, **options, "samples": 1}, of_each=True)
     if {"input_size", "convention"} & {*request.several()}:
         raise ErfscopeError("an explorer shows one input size and one convention; give one of each")
-    for _, model in models:
-        request.refuse_weights(model)
-    check_images(request)
-    return request
+    return models, request
 
 
-def _load(model: Model, label: str, request: Request) -> OpenModel:
-    return load_model(model, request, size=request.sizes[0], weights=request.weights[0], label=label)
+def _opened(model: Model, label: str, request: Request) -> OpenModel:
+    return open_model(model, replace(request.of_model(label), weights=request.weights[:1], label=label))
 
 
-def _plans(model: OpenModel, request: Request, grid: int | None) -> Iterator[list[StagePlan]]:
-    """The layers that were asked for, each with its central unit measured; of several inputs with respect to each."""
-    feed, layers = feed_of(request, model.adapter.preprocess), _layers(model, request)
-    references = {wrt: None for layer in layers for wrt in model.references(layer, request.settings.wrt)}
-    for wrt in references:
-        settings = replace(request.settings, wrt=wrt)
-        seen = [layer for layer in layers if wrt in model.references(layer, request.settings.wrt)]
-        with same_random_numbers():
-            yield [plan_stage(model, feed, settings, layer, grid) for layer in seen]
+def _plans(model: OpenModel, request: Request, grid: int | None) -> Iterator[list[UnitMaps]]:
+    """The layers that were asked for, with respect to each of several inputs."""
+    images, layers, asked = open_images(request, model), _layers(model, request), request.settings.wrt
+    references = {layer: model.references(layer, asked) for layer in layers}
+    for wrt in dict.fromkeys(wrt for each in references.values() for wrt in each):
+        sites = [site_of(model, layer, wrt) for layer in layers if wrt in references[layer]]
+        yield [unit_maps(model, site, images, request, grid_of(model, site, grid)) for site in sites]
 
 
 def _layers(model: OpenModel, request: Request) -> list[str]:
@@ -188,30 +164,15 @@ def _layers(model: OpenModel, request: Request) -> list[str]:
     if request.layers == (None,) and (found := [name for name in model.parts if len(model.calls_of(name)) == 1]):
         most = len(found) if model.adapter.stages else min(len(found), MOST_PARTS)
         return [found[round(number)] for number in np.linspace(0, len(found) - 1, most)]
-    return [layer or model.default_layer for layer in asked_layers(model, request)]
+    return [layer or model.default_layer for layer in model.asked_layers(request)]
 
 
 def _live(model: OpenModel, request: Request) -> LiveModel:
     """One model that is ready to be asked."""
-    preprocess = model.adapter.preprocess
-    if preprocess.parts:
-        raise ErfscopeError(f"{model.label} takes several inputs, of which -o FILE writes a page; --serve shows one")
-    return LiveModel(
-        model=model,
-        settings=request.settings,
-        layers=_layers(model, request),
-        feed=feed_of(request, preprocess),
-        feed_of=lambda picture: feed_of(replace(request, images=picture, synthetic=None), preprocess),
-    )
-
-
-def _colours() -> NDArray[np.uint8]:
-    """The colours of maps, (256, 3)."""
-    found: NDArray[np.uint8] = colour_map(signed=False)(np.arange(256), bytes=True)[:, :3]
-    return found
-
-
-def _explored(stage: StagePlan, block: int, request: Request) -> Stage:
-    """Measure all units of one layer, on blocks of so many cells."""
-    text = f"{stage.plan.model.label} · {stage.plan.site.layer}"
-    return explore_stage(stage, block, Callbacks(progress=partial(request.progress, text)))
+    with model:
+        if model.adapter.preprocess.parts:
+            text = f"{model.label} takes several inputs, of which -o FILE writes a page; --serve shows one"
+            raise ErfscopeError(text)
+        return LiveModel(
+            model=model, request=request, layers=_layers(model, request), images=open_images(request, model)
+        )

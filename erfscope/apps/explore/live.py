@@ -4,44 +4,31 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import math
+import io
 import re
 import secrets
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from PIL import Image
-from torch import Tensor, nn
-from torch.autograd import forward_ad
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from erfscope import CONVENTIONS
 from erfscope.apps.explore.page import Choice, ExploredModel, Explorer, Live, explored_model, unit_document
-from erfscope.apps.explore.stages import Stage, explored_unit, plan_layer, stage_of
-from erfscope.core.answer.convention import CONVENTIONS, random_signs
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.images.decode import decode
-from erfscope.core.images.feed import Images, PictureImages
-from erfscope.core.request.settings import Settings
-from erfscope.core.run.attribution.forward import guarded
-from erfscope.core.run.attribution.gradient import in_double
-from erfscope.core.run.engine.batch import device_and_dtype
-from erfscope.core.run.engine.measure import measure_units
-from erfscope.core.run.engine.model import OpenModel
-from erfscope.core.run.engine.plan import Plan
-from erfscope.core.system.model_errors import first_line, wrap_model_errors
-from erfscope.core.system.restore import restored
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
-from erfscope.core.values.names import IMAGE
-from erfscope.core.values.unit import Box, inside, sides, size_text
+from erfscope.apps.explore.stages import Stage, explored_unit, site_of, stage_of
+from erfscope.core import (
+    IMAGE,
+    ErfscopeError,
+    Images,
+    OpenModel,
+    Request,
+    UnitMaps,
+    open_images,
+    projective_fields,
+    unit_maps,
+)
 
 
 class BadRequest(ErfscopeError):
@@ -126,66 +113,6 @@ def _whole_numbers(name: str, text: str, count: int) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
-def projective_fields(
-    model: OpenModel, image: Tensor, box: Box, layers: Sequence[str], *, draws: int = 1, seed: int = 0
-) -> dict[str, FloatArray]:
-    """How strongly the pixels of a box move each unit of some layers.
-
-    One Jacobian-vector product per input channel gives all units of all layers. The box's pixels have random signs in
-    it, of which a single pixel needs none.
-
-    Args:
-        model: The model.
-        image: What it is given, (1, C_in, *space).
-        box: The pixels.
-        layers: Names of layers.
-        draws: Random draws that are averaged over.
-        seed: Seed of the signs.
-
-    Returns:
-        Of each layer an array (*space): the root of the sum of the squared derivatives of a unit's channels with
-        respect to the box's pixels. For one pixel this is the unit's map in the convention ``jacobian`` with all
-        channels, before it is divided by its sum.
-
-    Raises:
-        ErfscopeError: an unknown layer, or one without a map.
-        MeasurementError: the model fails, or has an operation without a forward derivative.
-    """
-    known = {name: layout for layer in layers for name, layout in (model.site(layer).hooks or {}).items()}
-    count = math.prod(sides(box))
-    draws = draws if count > 1 else 1
-    squares = dict.fromkeys(layers, torch.zeros((), dtype=torch.float64))
-    for draw, channel in product(range(draws), range(image.shape[1])):
-        signs = random_signs(count, seed=seed, image=0, draw=draw)
-        tangent = torch.zeros_like(image)
-        tangent[:, channel][inside(box)] = signs.view(sides(box)).to(image)
-        with wrap_model_errors(model.label, model.adapter), _forward_mode(model.label, image.device):
-            dual = forward_ad.make_dual(image, tangent)  # type: ignore[no-untyped-call]
-            for layer, values in model.adapter.maps(dual, layers, known).items():
-                moved = forward_ad.unpack_dual(values).tangent  # type: ignore[no-untyped-call]
-                moved = torch.zeros_like(values) if moved is None else moved
-                squares[layer] = squares[layer] + in_double(moved[0]).square().sum(0)
-    return {layer: (total / draws).sqrt().cpu().numpy() for layer, total in squares.items()}
-
-
-@contextlib.contextmanager
-def _forward_mode(label: str, device: torch.device) -> Iterator[None]:
-    """Forward-mode derivatives; attention takes its plain operations, since the fused ones have none."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with warnings.catch_warnings(), guarded(device), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            # PyTorch's own module of forward derivatives uses what PyTorch has deprecated.
-            warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)
-            with forward_ad.dual_level():
-                yield
-    except NotImplementedError as error:
-        text = f"has an operation without a forward derivative: {first_line(error)}"
-        raise MeasurementError(text, model=label) from error
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-
-
 Answer = TypeVar("Answer")
 #: Blocks along a side of a plane of a map, and of a line, at most.
 BLOCKS, LINE_BLOCKS = 512, 8192
@@ -204,26 +131,23 @@ class LiveModel:
     """One model that is ready to be asked."""
 
     model: OpenModel
-    settings: Settings
+    request: Request
     #: Layers that are always shown.
     layers: Sequence[str]
-    #: The picture that is shown first, and what makes the same of another one.
-    feed: Images
-    feed_of: Callable[[Image.Image], Images]
+    #: The picture that is shown first.
+    images: Images
 
 
 class LiveExplorer:
     """The answers of a live explorer, as its page reads them; for one thread.
 
     Args:
-        models: One model or two.
-        modules: Modules that are lent for each answer, and handed back as found.
-        colours: As for :class:`erfscope.apps.explore.page.Explorer`.
+        models: One model or two, which are lent for each answer, and handed back as found.
     """
 
-    def __init__(self, models: Sequence[LiveModel], modules: Sequence[nn.Module], colours: NDArray[np.uint8]) -> None:
-        self._models, self._modules, self._colours = models, modules, colours
-        self._pictures = {"": [_held(live.feed) for live in models]}
+    def __init__(self, models: Sequence[LiveModel]) -> None:
+        self._models = models
+        self._pictures = {"": [live.images for live in models]}
 
     @property
     def models(self) -> int:
@@ -241,7 +165,10 @@ class LiveExplorer:
         Raises:
             Overtaken: it was stopped.
         """
-        with restored(*self._modules), torch.inference_mode(False), _Stoppable(stop):
+        with contextlib.ExitStack() as stack:
+            for live in self._models:
+                stack.enter_context(live.model)
+            stack.enter_context(_Stoppable(stop))
             return answer(*arguments)
 
     def page(self, request: PageRequest) -> str:
@@ -261,16 +188,16 @@ class LiveExplorer:
 
     def _accepted(self, request: PageRequest) -> Explorer:
         """The page with each choice that is possible together with those before it."""
-        kept = PageRequest(layers=[""] * self.models, references=[str(live.settings.wrt) for live in self._models])
+        references = [str(live.request.settings.wrt) for live in self._models]
+        kept = PageRequest(layers=[""] * self.models, references=references)
         explorer = self._explorer(kept)
-        choices: list[dict[str, Any]] = [{"picture": request.picture}, {"convention": request.convention}]
-        for name, words in (("layers", request.layers), ("references", request.references)):
-            choices += [{name: (number, word)} for number, word in enumerate(words)]
-        for choice in choices:
-            ((name, value),) = choice.items()
-            if isinstance(value, tuple):
-                number, word = value
-                value = [*getattr(kept, name)]
+        choices: list[tuple[str, int | None, Any]] = [("picture", None, request.picture)]
+        choices += [("convention", None, request.convention)]
+        choices += [("layers", number, word) for number, word in enumerate(request.layers)]
+        choices += [("references", number, word) for number, word in enumerate(request.references)]
+        for name, number, word in choices:
+            value: Any = word if number is None else [*getattr(kept, name)]
+            if number is not None:
                 value[number] = word
             with contextlib.suppress(ErfscopeError):
                 tried = replace(kept, **{name: value})
@@ -284,16 +211,12 @@ class LiveExplorer:
             ErfscopeError: unknown layer, unit or convention.
             MeasurementError: the model fails, or the unit has no gradient.
         """
-        live, feed, settings = self._measured(request, request.model)
-        unit = ",".join(map(str, request.unit))
-        (result,) = measure_units(live.model, feed, replace(settings, unit=unit), layer=request.stages[0])
+        result = self._maps(request, request.model, request.stages[0]).result(request.unit)
         if result.map is None or result.trf is None or result.unit is None:
             raise ErfscopeError(result.error or "the unit has no gradient on this picture")
-        field = result.trf.clipped_box_px
-        kept = result.map.values[tuple(slice(first, last + 1) for first, last in field)]
-        space, block = result.unit.map_shape[1:], _block(result.trf.reference_px)
-        erf = replace(result.map, values=kept)
-        return unit_document(explored_unit(result.unit.index, result.trf, field, erf, block=block, space=space))
+        trf, index = result.trf, result.unit.index
+        found = explored_unit(index, trf, trf.clipped_box_px, result.map, block=_block(trf.reference_px))
+        return unit_document(found)
 
     def field(self, request: PageRequest) -> dict[str, Any]:
         """How strongly the cells of a box, its first and last one along each axis, move the units of some layers.
@@ -302,15 +225,15 @@ class LiveExplorer:
             ErfscopeError: unknown layer, or a box that is not on the input.
             MeasurementError: the model fails, or has an operation without a forward derivative.
         """
-        live, feed, settings = self._measured(request, request.model)
         layers, box = request.stages, [(a, b + 1) for a, b in zip(request.box[::2], request.box[1::2], strict=True)]
-        device, dtype = device_and_dtype(plan_layer(live.model, feed, settings, layers[0]))
-        image = feed.batch([0]).to(device=device, dtype=dtype)
+        maps, live = self._maps(request, request.model, layers[0]), self._models[request.model]
+        image = maps.images.batch([0])
         space = image.shape[2:]
         if len(box) != len(space) or any(stop > side for (_, stop), side in zip(box, space, strict=True)):
             names = {1: "samples", 2: "rows and columns"}.get(len(space), "planes, rows and columns")
-            raise ErfscopeError(f"the input has {size_text(space)} {names}; point at a box inside of it")
-        fields = projective_fields(live.model, image, tuple(box), layers, draws=BOX_DRAWS, seed=settings.seed)
+            raise ErfscopeError(f"the input has {'x'.join(map(str, space))} {names}; point at a box inside of it")
+        seed = live.request.settings.seed
+        fields = projective_fields(live.model, image, tuple(box), layers, draws=BOX_DRAWS, seed=seed)
         return {"stages": [base64.b64encode(fields[layer].astype("<f4").tobytes()).decode() for layer in layers]}
 
     def add_picture(self, data: bytes, name: str) -> dict[str, Any]:
@@ -319,43 +242,64 @@ class LiveExplorer:
         Raises:
             ErfscopeError: the file cannot be read, or holds no image.
         """
-        feeds = []
+        pictures = []
         for live in self._models:
-            picture = decode(data, name=name, channels=live.model.adapter.preprocess.channels)
-            feeds.append(_held(live.feed_of(picture), name))
+            file = io.BytesIO(data)
+            file.name = name
+            pictures.append(open_images(replace(live.request, images=file, synthetic=None), live.model))
+            pictures[-1].pixels(0)  # what cannot be read is refused here
         key = secrets.token_urlsafe(6)
-        self._pictures[key] = feeds
+        self._pictures[key] = pictures
         for old in [*self._pictures][1:-PICTURES]:
             del self._pictures[old]
         return {"picture": key}
 
-    def _measured(self, request: PageRequest, number: int) -> tuple[LiveModel, Images, Settings]:
-        live, key = self._models[number], request.picture
-        if key not in self._pictures:
+    def _reference(self, request: PageRequest, number: int) -> str:
+        """What the units of one model are differentiated by."""
+        return [*request.references, *[live.request.settings.wrt for live in self._models]][number]
+
+    def _maps(self, request: PageRequest, number: int, layer: str) -> UnitMaps:
+        """All units of one layer of one model, on the picture and under the convention that are asked for."""
+        live = self._models[number]
+        if request.picture not in self._pictures:
             raise ErfscopeError("this picture is not held any more; drop it again")
-        settings = live.settings
-        wrt = [*request.references, *[settings.wrt] * len(self._models)][number]
-        convention = request.convention or settings.convention
-        return live, self._pictures[key][number], replace(settings, wrt=wrt, convention=convention)
+        convention = request.convention or live.request.settings.convention
+        site = site_of(live.model, layer, self._reference(request, number))
+        images = self._pictures[request.picture][number]
+        return unit_maps(live.model, site, images, replace(live.request, conventions=(convention,)))
 
     def _explorer(self, request: PageRequest) -> Explorer:
         chosen = [*request.layers, *[""] * len(self._models)]
         models, choices = [], []
-        for number, layer in enumerate(chosen[: len(self._models)]):
-            live, feed, settings = self._measured(request, number)
-            models.append(_explored(live, feed, settings, layer))
+        for number, live in enumerate(self._models):
+            models.append(self._explored(request, number, chosen[number]))
             rank = len(live.model.adapter.preprocess.size)
             known = tuple(seen.name for seen in live.model.recording.layers if len(seen.shape) == rank + 2)
-            of = f" ({live.model.label})" if len(self._models) > 1 else ""
+            of, wrt = f" ({live.model.label})" if len(self._models) > 1 else "", self._reference(request, number)
             choices += [
-                Choice(name="layer", label=f"Layer{of}", words=("", *known), chosen=layer),
-                Choice(name="wrt", label=f"With respect to{of}", words=(IMAGE, *known), chosen=settings.wrt),
+                Choice(name="layer", label=f"Layer{of}", words=("", *known), chosen=chosen[number]),
+                Choice(name="wrt", label=f"With respect to{of}", words=(IMAGE, *known), chosen=wrt),
             ]
-        convention = Choice(
-            name="convention", label="Convention", words=tuple(CONVENTIONS), chosen=str(settings.convention)
-        )
+        asked = request.convention or self._models[0].request.settings.convention
+        convention = Choice(name="convention", label="Convention", words=tuple(CONVENTIONS), chosen=str(asked))
         page = Live(choices=(convention, *choices), picture=request.picture)
-        return Explorer(models=tuple(models), colours=self._colours, live=page)
+        return Explorer(models=tuple(models), live=page)
+
+    def _explored(self, request: PageRequest, number: int, chosen: str) -> ExploredModel:
+        """A model with the geometry of its layers, in the order of execution, and of the chosen one."""
+        live, wrt = self._models[number], self._reference(request, number)
+        names = dict.fromkeys([*live.layers, chosen] if chosen else live.layers)
+        layers, refused = [], []
+        for layer in sorted(names, key=lambda name: live.model.layer(name).order):
+            try:
+                layers.append(self._maps(request, number, layer))
+            except ErfscopeError as error:
+                if wrt == IMAGE or layer == chosen:
+                    raise
+                refused.append(error)  # a layer before the reference
+        if not layers:
+            raise refused[-1]
+        return replace(explored_model(layers[-1]), stages=tuple(map(_stage, layers)))
 
 
 class _Stoppable(TorchFunctionMode):
@@ -371,34 +315,9 @@ class _Stoppable(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def _held(feed: Images, name: str = "") -> Images:
-    """A feed of the one picture, which is read once, with the name of its file."""
-    if not isinstance(feed, PictureImages):
-        return feed
-    pixels = feed.stimuli.pixels(0)
-    stimuli = replace(feed.stimuli, draw=lambda _: pixels)
-    return replace(feed, stimuli=replace(stimuli, source=name, is_one_file=True) if name else stimuli)
-
-
-def _explored(live: LiveModel, feed: Images, settings: Settings, chosen: str) -> ExploredModel:
-    """A model with the geometry of its layers, in the order of execution, and of the chosen one."""
-    names = dict.fromkeys([*live.layers, chosen] if chosen else live.layers)
-    plans, refused = [], []
-    for layer in sorted(names, key=lambda name: live.model.layer(name).order):
-        try:
-            plans.append(plan_layer(live.model, feed, settings, layer))
-        except ErfscopeError as error:
-            if settings.wrt == IMAGE or layer == chosen:
-                raise
-            refused.append(error)  # a layer before the reference
-    if not plans:
-        raise refused[-1]
-    return replace(explored_model(plans[-1]), stages=tuple(map(_stage, plans)))
-
-
-def _stage(plan: Plan) -> Stage:
+def _stage(maps: UnitMaps) -> Stage:
     """The geometry of a layer whose units are all there to be asked for."""
-    return stage_of(plan, [range(side) for side in plan.site.space], _block(plan.trfs[0].reference_px))
+    return stage_of(maps, _block(maps.trf.reference_px))
 
 
 def _block(reference: Sequence[int]) -> int:

@@ -11,26 +11,22 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
 
 from erfscope.apps.explore.planes import InputPicture, Plane, picture_of, three
 from erfscope.apps.explore.stages import ENCLOSED, ExploredUnit, Stage, measured_of
-from erfscope.core.answer.maps.drawn import BRIGHTNESS, FRAMES, SHARES
-from erfscope.core.answer.measures import MEASURES
-from erfscope.core.answer.result import Result
-from erfscope.core.run.engine.outcome import pending_result
-from erfscope.core.run.engine.plan import Plan
-from erfscope.core.values.axes import COL, DEPTH, ROW, TIME
-from erfscope.core.values.names import IMAGE, input_name, is_input
+from erfscope.core import IMAGE, MEASURES, Result, UnitMaps, is_input
 from erfscope.show import GLOSS as MEANINGS
-from erfscope.show import convention_text, page, printable, random_weights, weights_condition, write
+from erfscope.show import convention_text, drawn, page, plot, printable, random_weights, weights_condition, write
 
 #: What a page calls the input, by its kind, and its cells where that is not their unit.
 PICTURES = {"image": "picture", "volume": "volume", "clip": "clip", "sequence": "signal"}
 CELLS = {"px": "pixel", "cells": "cell of the inner map"}
 #: What the measures of time and depth are, in a few words.
 GLOSS = {
-    **{f"extent50_{axis}": f"length along {axis} that holds half of the ERF" for axis in (ROW, COL, DEPTH, TIME)},
+    **{
+        f"extent50_{axis}": f"length along {axis} that holds half of the ERF"
+        for axis in ("row", "col", "depth", "time")
+    },
     "extent90_time": "length along time that holds nine tenths",
     "lookback90": "how far back nine tenths of it reach",
     "past_share": "share of the ERF before the unit's step",
@@ -75,23 +71,23 @@ class Live:
     error: str = ""
 
 
-def explored_model(plan: Plan) -> ExploredModel:
-    """One model on the first input of a plan, without stages."""
-    feed = plan.feed.of(plan.site.wrt)
-    conditions, wrt = pending_result(plan, 0), plan.site.wrt
-    label = " · ".join(filter(None, (conditions.label, input_name(wrt))))
+def explored_model(maps: UnitMaps) -> ExploredModel:
+    """One model on the first of its images, without stages."""
+    images, conditions, wrt = maps.images, maps.conditions, maps.site.wrt
+    name = wrt.partition(":")[2] if is_input(wrt) else ""
+    label = " · ".join(filter(None, (conditions.label, name)))
     return ExploredModel(
-        conditions=replace(conditions, label=label, input=replace(conditions.input, text=feed.text)),
-        picture=picture_of(feed, feed.batch([0]).ndim - 2),
-        size=plan.trfs[0].reference_px,
-        draws=_draws(plan),
+        conditions=replace(conditions, label=label, input=replace(conditions.input, text=images.text)),
+        picture=picture_of(images, images.batch([0]).ndim - 2),
+        size=maps.trf.reference_px,
+        draws=_draws(maps),
     )
 
 
-def _draws(plan: Plan) -> str:
+def _draws(maps: UnitMaps) -> str:
     """What each map is averaged over; "" for a convention without random signs."""
-    draws = plan.question.draws
-    if not plan.question.convention.random:
+    draws = maps.conditions.input.n_draws
+    if not maps.is_random:
         return ""
     return "all channels" if draws == "all" else f"{draws} random draw{'s' * (draws != 1)} per unit"
 
@@ -101,8 +97,6 @@ class Explorer:
     """Units of every stage of one model or two, to be pointed at on a page."""
 
     models: tuple[ExploredModel, ...]
-    #: The colours of a map from nothing to the strongest, uint8 (256, 3).
-    colours: NDArray[np.uint8]
     #: None for a page that holds all that it shows.
     live: Live | None = None
 
@@ -168,11 +162,12 @@ class Explorer:
         return {
             "models": [_model(model) for model in self.models],
             "live": self.live is not None,
-            "frames": FRAMES,
+            "frames": drawn.FRAMES,
             "cell": _cell(self.models[0].conditions),
-            "colours": _base64(self.colours.tobytes()),
-            "shares": SHARES,
-            "brightness": BRIGHTNESS,
+            # Of a map from nothing to the strongest, (256, 3).
+            "colours": _base64(plot.colour_map(signed=False)(np.arange(256), bytes=True)[:, :3].tobytes()),
+            "shares": drawn.SHARES,
+            "brightness": drawn.BRIGHTNESS,
             "enclosed": ENCLOSED,
             "gloss": {
                 name: GLOSS.get(name) or MEANINGS[name]

@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from erfscope.core.answer.maps.drawn import BRIGHTNESS, FRAMES, SHARES, frames_around
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.images.feed import Images
-from erfscope.core.values.axes import Axes
+from erfscope.core import Axes, FloatArray, Images
+from erfscope.show import drawn
 
 #: Cells of a picture that a page holds, at most.
 PICTURE_CELLS = 1 << 20
@@ -50,7 +48,7 @@ class Plane:
 def pairs_of(axes: Axes, frames: int) -> tuple[tuple[int, int], ...]:
     """What the planes of a unit's map run down and across; of a clip of so many frames."""
     kind = axes.noun
-    return SLICES if kind == "volume" else (FLAT,) * (min(frames, FRAMES) if kind == "clip" else 1)
+    return SLICES if kind == "volume" else (FLAT,) * (min(frames, drawn.FRAMES) if kind == "clip" else 1)
 
 
 def planes_of(
@@ -67,7 +65,7 @@ def planes_of(
     """
     whole, own, field = values.reshape(three(values.shape, 1)), three(cell, 0), three(field, (0, 0))
     pairs = pairs_of(axes, len(whole))
-    around = frames_around(own[0], len(whole)) if axes.noun == "clip" else ()
+    around = drawn.frames_around(own[0], len(whole)) if axes.noun == "clip" else ()
     every: dict[tuple[int, ...], tuple[FloatArray, NDArray[np.uint8]]] = {}
     found = []
     for number, pair in enumerate(pairs):
@@ -100,7 +98,7 @@ def block_sums(values: FloatArray, block: int | Sequence[int]) -> FloatArray:
 def levels(weights: FloatArray) -> NDArray[np.uint8]:
     """A map in 8 bits: 0 where there is nothing, else 1 to 255 by the share that blocks at least as strong hold.
 
-    The share is put on the scale ``share`` (:mod:`erfscope.core.answer.maps.drawn`), on which equal steps look equal.
+    The share is put on the scale ``share`` (:mod:`erfscope.show.drawn`), on which equal steps look equal.
     It counts a block itself, so that the mass of all blocks of one level is the difference between two shares.
 
     Args:
@@ -108,7 +106,7 @@ def levels(weights: FloatArray) -> NDArray[np.uint8]:
     """
     _, place = np.unique(weights, return_inverse=True)
     held = np.cumsum(np.bincount(place.ravel(), weights.ravel() / weights.sum())[::-1])[::-1]
-    bright = np.interp(np.clip(held, 0, 1), SHARES, BRIGHTNESS)[place.reshape(weights.shape)]
+    bright = np.interp(np.clip(held, 0, 1), drawn.SHARES, drawn.BRIGHTNESS)[place.reshape(weights.shape)]
     return np.where(weights > 0, 1 + np.rint(254 * bright), 0).astype(np.uint8)
 
 

@@ -23,10 +23,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from erfscope.apps.explore.live import BadRequest, LiveExplorer, read_request
-from erfscope.core.images.decode import LARGEST_FILE
-from erfscope.core.system.model_errors import first_line
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core import ErfscopeError, first_line
 
+#: Bytes of a picture that is sent, at most: more than any image that is read has.
+LARGEST_FILE = 1 << 30
 #: Seconds that answers have when the server ends.
 GRACE_S = 1
 #: Connections at once, from which more are refused.

@@ -9,24 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erfscope.apps.explore.planes import Plane, block_sums, pairs_of, planes_of, three
-from erfscope.core.answer.maps.drawn import cell_at
-from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import MEASURES, shown_of, value_of
-from erfscope.core.answer.measures.prepared import Geometry
-from erfscope.core.answer.measures.values import prepared
-from erfscope.core.answer.timing import own_step
-from erfscope.core.images.feed import Images
-from erfscope.core.request.settings import Settings
-from erfscope.core.run.additions.every_unit import unit_maps
-from erfscope.core.run.additions.unit_fields import Field, UnitFields, fields_of
-from erfscope.core.run.engine.batch import accumulate
-from erfscope.core.run.engine.model import OpenModel
-from erfscope.core.run.engine.plan import Callbacks, Plan, Sums, axes_of, plan_run
-from erfscope.core.values.axes import Axes
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.unit import Trf, resolve_units
-from erfscope.show import counted
+from erfscope.core import (
+    MEASURES,
+    Axes,
+    ErfMap,
+    ErfscopeError,
+    OpenModel,
+    Prepared,
+    Request,
+    Site,
+    Trf,
+    UnitMaps,
+)
+from erfscope.show import counted, drawn
 
+#: First and last cell along each axis.
+Field = Sequence[tuple[int, int]]
 #: Units along each axis, at most, of references of one, two and three axes; and units of a layer.
 GRID, MOST_UNITS = {1: 196, 2: 14, 3: 6}, 4096
 #: Bytes of a page beside its maps, about: of everything but its units, and of each unit.
@@ -37,6 +35,8 @@ FEWEST_BLOCKS = 16
 MANY = 500
 #: Measures that are shown of every unit, before those of time and depth.
 MEASURED = ("r50", "r90", "context_r50", "center_share", "erf_trf")
+#: What tables show and a page has no room for.
+LEFT_OUT = "far_mass"
 #: Shares of the map whose radii make the profile.
 ENCLOSED = tuple(percent / 100 for percent in range(5, 100, 5))
 
@@ -83,98 +83,83 @@ class Stage:
     units: tuple[ExploredUnit, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagePlan:
-    """A layer that is ready to be explored."""
-
-    plan: Plan
-    sums: Sums
-    #: Indices along each axis of the units that are measured.
-    along: Sequence[Sequence[int]]
-    every: UnitFields
-    #: Backward passes.
-    passes: int
-
-
 def measured_of(axes: Axes) -> tuple[str, ...]:
     """The measures that are shown of units of a reference."""
-    return (*MEASURED, *shown_of(axes))
+    shown = Request.parse({}).settings.measure_names(axes)
+    return (*MEASURED, *(name for name in shown if name not in (*MEASURED, LEFT_OUT)))
 
 
-def plan_layer(model: OpenModel, feed: Images, settings: Settings, layer: str) -> Plan:
-    """Plan the measurement of one layer.
+def site_of(model: OpenModel, layer: str, wrt: str) -> Site:
+    """A layer whose units can be pointed at, with its reference.
 
     Raises:
-        ErfscopeError: unknown layer, or one whose units do not stand along the axes of the reference.
-        MeasurementError: the model fails.
+        ErfscopeError: unknown layer or reference, or units that do not stand along the axes of the reference.
     """
-    plan = plan_run(model, feed, settings, layer)
-    space, reference = plan.site.space, plan.trfs[0].reference_px
-    if len(space) != len(reference):
+    site = model.site(layer, wrt)
+    if len(site.space) != len(site.reference_space):
         text = f"the explorer points at units along the axes of the input, and {layer} of {model.label} has a map of"
-        raise ErfscopeError(f"{text} {len(space)} axes on an input of {len(reference)}; name other layers")
-    return plan
+        raise ErfscopeError(
+            f"{text} {len(site.space)} axes on an input of {len(site.reference_space)}; name other layers"
+        )
+    return site
 
 
-def plan_stage(model: OpenModel, feed: Images, settings: Settings, layer: str, grid: int | None) -> StagePlan:
-    """Choose the units of one layer, and measure the central one to see what its operations do.
+def grid_of(model: OpenModel, site: Site, grid: int | None) -> list[list[int]]:
+    """The indices along each axis of a grid of a layer's units.
+
+    Args:
+        model: The model.
+        site: The layer.
+        grid: How many along each axis, at most; as many as pages have if None.
 
     Raises:
-        ErfscopeError: unknown layer, one whose units do not stand along the axes of the reference, or too many units.
-        MeasurementError: the model fails.
+        ErfscopeError: too many units.
     """
-    plan = plan_layer(model, feed, replace(settings, plain=True), layer)
-    space = plan.site.space
+    space = site.space
     grid = grid or GRID[len(space)]
     if (count := grid ** len(space)) > MOST_UNITS:
         most = round(MOST_UNITS ** (1 / len(space)))
         text = f"grid {grid} asks for {count} units of a layer of {len(space)} axes, and a page holds {MOST_UNITS}"
         raise ErfscopeError(f"{text}; take at most --grid {most}")
-    sums = plan.sums()
-    accumulate(plan, sums, [0], plan.read)
-    sums.seen = 1
-    chosen = resolve_units(f"grid:{grid}", space, plan.question.units[0].index, layer=layer)
-    along = [sorted({unit.index[axis] for unit in chosen}) for axis in range(len(space))]
-    every = fields_of(plan, sums, along)
-    draws = model.layer(layer).shape[1] if plan.question.draws == "all" else plan.question.draws
-    return StagePlan(plan=plan, sums=sums, along=along, every=every, passes=len(every.groups) * draws)
+    chosen = model.units(site, f"grid:{grid}")
+    return [sorted({unit.index[axis] for unit in chosen}) for axis in range(len(space))]
 
 
-def costs(models: Sequence[Sequence[StagePlan]]) -> list[str]:
+def costs(models: Sequence[Sequence[UnitMaps]]) -> list[str]:
     """What is going to be computed, a line for each model, and what would be less."""
-    every = [stage for stages in models for stage in stages]
+    every = [maps for layers in models for maps in layers]
     lines = [
-        f"{stages[0].plan.model.label}: {counted(sum(len(stage.every.units) for stage in stages), 'unit')} of"
-        f" {counted(len(stages), 'layer')} in {counted(sum(stage.passes for stage in stages), 'backward pass')}"
-        for stages in models
+        f"{layers[0].conditions.label}: {counted(sum(len(maps.every.units) for maps in layers), 'unit')} of"
+        f" {counted(len(layers), 'layer')} in {counted(sum(maps.passes for maps in layers), 'backward pass')}"
+        for layers in models
     ]
-    if sum(stage.passes for stage in every) > MANY:
-        draws = "" if every[0].plan.question.draws == 1 else " --draws 1 makes each unit cheaper,"
-        grid, rank = max(max(map(len, stage.along)) for stage in every), max(len(stage.along) for stage in every)
+    if sum(maps.passes for maps in every) > MANY:
+        draws = "" if every[0].conditions.input.n_draws == 1 else " --draws 1 makes each unit cheaper,"
+        grid, rank = max(max(map(len, maps.along)) for maps in every), max(len(maps.along) for maps in every)
         half = max(1, grid // 2)
         share = f"--grid {half} takes about {(half / grid) ** rank:.0%} of them"
         lines.append(f"that may take minutes: {share},{draws} and --layer NAME takes fewer layers")
     return lines
 
 
-def block_sizes(stages: Sequence[StagePlan], page_bytes: int) -> list[int]:
+def block_sizes(layers: Sequence[UnitMaps], page_bytes: int) -> list[int]:
     """Side of the blocks of each layer's maps: the smallest with which the page stays about so small.
 
     Each block has 3 bytes, which are 4 letters of base64. The layer with the most blocks gets larger ones first."""
-    units = sum(len(stage.every.units) for stage in stages)
+    units = sum(len(maps.every.units) for maps in layers)
     most = max((page_bytes - FIXED_BYTES - units * UNIT_BYTES) * 3 // 4, units * FEWEST_BLOCKS)
-    sizes = [1] * len(stages)
+    sizes = [1] * len(layers)
 
     def blocks(number: int) -> int:
-        stage = stages[number]
-        fields = np.array([three(field, (0, 0)) for field in stage.every.fields if field], dtype=int)
+        maps = layers[number]
+        fields = np.array([three(field, (0, 0)) for field in maps.every.fields if field], dtype=int)
         first, last = np.moveaxis(fields.reshape(-1, 3, 2), 2, 0) // sizes[number]
-        pairs = pairs_of(axes_of(stage.plan, 0), stage.plan.trfs[0].reference_px[0])
+        pairs = pairs_of(maps.axes, maps.trf.reference_px[0])
         # A sequence has a curve beside its levels.
-        twice = 2 if len(stage.along) == 1 else 1
+        twice = 2 if len(maps.along) == 1 else 1
         return sum(int((last - first + 1)[:, pair].prod(axis=1).sum()) for pair in pairs) * twice
 
-    counts = [blocks(number) for number in range(len(stages))]
+    counts = [blocks(number) for number in range(len(layers))]
     while sum(counts) > most:
         largest = int(np.argmax(counts))
         sizes[largest] += 1
@@ -182,66 +167,59 @@ def block_sizes(stages: Sequence[StagePlan], page_bytes: int) -> list[int]:
     return sizes
 
 
-def explore_stage(stage: StagePlan, block: int, callbacks: Callbacks) -> Stage:
-    """Measure all units of one layer's grid.
+def explore_stage(maps: UnitMaps, block: int) -> Stage:
+    """Measure units of one layer.
 
     Raises:
         MeasurementError: the model fails.
     """
-    every, space = stage.every, stage.plan.site.space
-    maps = dict(unit_maps(stage.plan, stage.sums, every, callbacks))
-    units = tuple(
-        explored_unit(unit.index, seen, field, maps.get(number), block=block, space=space)
-        for number, (unit, seen, field) in enumerate(zip(every.units, every.trfs, every.fields, strict=True))
-    )
-    return replace(stage_of(stage.plan, stage.along, block), units=units)
+    measured = {number: _explored(maps, number, erf, block) for number, erf in maps}
+    units = [measured.get(number) or _explored(maps, number, None, block) for number in range(len(maps.every.units))]
+    return replace(stage_of(maps, block), units=tuple(units))
 
 
-def stage_of(plan: Plan, along: Sequence[Sequence[int]], block: int) -> Stage:
-    """The geometry of the units of a layer that have some indices along each axis.
+def _explored(maps: UnitMaps, number: int, erf: ErfMap | None, block: int) -> ExploredUnit:
+    every = maps.every
+    return explored_unit(every.units[number].index, every.trfs[number], every.fields[number], erf, block=block)
 
-    Args:
-        plan: What is measured: one unit of the layer.
-        along: The indices.
-        block: Side of the blocks of their maps, in cells.
-    """
-    middle, trf = plan.question.units[0].index, plan.trfs[0]
+
+def stage_of(maps: UnitMaps, block: int) -> Stage:
+    """The geometry of the units of a layer, whose maps have blocks of so many cells along each axis."""
+    middle, trf, site = maps.unit.index, maps.trf, maps.site
 
     def center(axis: int, place: int) -> float | None:
         index = (*middle[:axis], place, *middle[axis + 1 :])
         try:
-            return plan.site.trf(index).center_px[axis]
+            return site.trf(index).center_px[axis]
         except ErfscopeError:  # no path leads to it
             return None
 
     return Stage(
-        name=plan.site.layer,
-        space=plan.site.space,
-        grid=tuple(map(len, along)),
+        name=site.layer,
+        space=site.space,
+        grid=tuple(map(len, maps.along)),
         stride_px=trf.stride_px,
         trf_px=trf.size_px,
         global_by=trf.global_by or "",
         block=block,
-        centers_px=tuple(tuple(center(axis, place) for place in places) for axis, places in enumerate(along)),
+        centers_px=tuple(tuple(center(axis, place) for place in places) for axis, places in enumerate(maps.along)),
     )
 
 
 def explored_unit(
-    index: tuple[int, ...], trf: Trf | None, field: Field, erf: ErfMap | None, *, block: int, space: Sequence[int]
+    index: tuple[int, ...], trf: Trf | None, field: Field, erf: ErfMap | None, *, block: int
 ) -> ExploredUnit:
-    """One unit of a layer with a map of this size, whose ERF map is given on its field alone; without a map if it has
-    no gradient."""
+    """One unit whose map is zero outside of a field; without a map if it has no gradient."""
     if trf is None:
         return ExploredUnit(index=index, center_px=None, cell=None, trf_px=(), field_px=(), measures={}, radii_px=())
-    center, cell = trf.center_px, tuple(map(cell_at, trf.center_px, trf.reference_px))
+    center, cell = trf.center_px, tuple(map(drawn.cell_at, trf.center_px, trf.reference_px))
     if erf is None:
         return ExploredUnit(index=index, center_px=center, cell=cell, trf_px=(), field_px=(), measures={}, radii_px=())
+    part = tuple(slice(first, last + 1) for first, last in field)
     whole = np.zeros(trf.reference_px)
-    whole[tuple(slice(first, last + 1) for first, last in field)] = erf.magnitude
-    step = own_step(trf, erf.axes, index, tuple(space))
-    erf = replace(erf, values=whole, center_px=center, trf=trf, own_time=step)
-    ready = prepared(whole, erf, Geometry(erf, whole=False))
-    values = {name: value_of(MEASURES[name], ready) for name in measured_of(erf.axes)}
+    whole[part] = replace(erf, values=erf.values[part]).magnitude
+    ready = Prepared.of(replace(erf, values=whole))
+    values = {name: MEASURES[name].of(ready) for name in measured_of(erf.axes)}
     curve = None
     if whole.ndim == 1:
         (first, last), sums = field[0], block_sums(whole, block)

@@ -99,13 +99,16 @@ def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int], a
         center_px=trf.center_px,
         stride_px=trf.stride_px,
         scale=scale,  # type: ignore[arg-type]
-        # A reference without the input's time axis has its rows and columns.
-        cell_px=tuple(
-            whole / cells for whole, cells in zip(size[-len(trf.reference_px) :], trf.reference_px, strict=True)
-        ),
+        cell_px=cell_sides(size, trf.reference_px),
         trf=trf,
         axes=axes,
     )
+
+
+def cell_sides(size: Sequence[int], reference: Sequence[int]) -> tuple[float, ...]:
+    """Sides of the cells of a reference of so many in pixels of an input of this size."""
+    # A reference without the input's time axis has its rows and columns.
+    return tuple(whole / cells for whole, cells in zip(size[-len(reference) :], reference, strict=True))
 
 
 def with_trust(result: Result, trust: Trust) -> Result:

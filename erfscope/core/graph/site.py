@@ -69,6 +69,11 @@ class Site:
         """Units along each axis."""
         return self.shape[2:]
 
+    @property
+    def reference_space(self) -> tuple[int, ...]:
+        """Cells of the reference along each axis."""
+        return tuple(self.fields.sizes)
+
     def _find_reference(self) -> tuple[NamedTensor | None, Layout]:
         """The module's own tensor if the layer was computed from it, else the stage's."""
         recording, wrt, layer = self.recording, self.wrt, self.layer

@@ -243,13 +243,13 @@ def _from_16_bit(image: Image.Image) -> Image.Image:
 Given = NDArray[np.uint8] | Image.Image
 
 
-def open_arrays(arrays: Given | Sequence[Given], *, crop: Crop, channels: int) -> Stimuli:
-    """Images from arrays or Pillow images.
+def open_arrays(arrays: Given | Sequence[Given] | io.IOBase, *, crop: Crop, channels: int) -> Stimuli:
+    """Images from arrays, Pillow images or an open file.
 
     Args:
         arrays: One image or a sequence of them: uint8 (H, W, 3) RGB, (H, W, 4) RGBA or (H, W) grey; an array (N, H, W,
             C) is N images. Pillow images are turned and converted as files are
-            (:func:`erfscope.core.images.decode.decode`). Copied.
+            (:func:`erfscope.core.images.decode.decode`). Copied. Or one image file that is open for reading bytes.
         crop: Image -> uint8 (H, W, C) at the model's input size.
         channels: The model's input channels, 1 or 3.
 
@@ -260,7 +260,8 @@ def open_arrays(arrays: Given | Sequence[Given], *, crop: Crop, channels: int) -
         ErfscopeError: no images, another type or shape, or a model that takes neither grey nor RGB.
     """
     refuse_channels(channels)
-    listed = _listed(arrays)
+    file = str(getattr(arrays, "name", "an open file")) if isinstance(arrays, io.IOBase) else ""
+    listed = _listed(decode(arrays.read(), name=file, channels=channels) if isinstance(arrays, io.IOBase) else arrays)
     if not listed:
         raise ErfscopeError("images is an empty sequence; give at least one image")
     images = [_to_image(given, index, channels) for index, given in enumerate(listed)]
@@ -268,9 +269,10 @@ def open_arrays(arrays: Given | Sequence[Given], *, crop: Crop, channels: int) -
     return Stimuli(
         kind="array",
         names=tuple(f"array[{index}]" for index in range(len(images))),
-        source="1 array" if len(images) == 1 else f"{len(images)} arrays",
+        source=file or ("1 array" if len(images) == 1 else f"{len(images)} arrays"),
         draw=partial(_draw, images, crop, channels),
         digest=lambda: sha256,
+        is_one_file=bool(file),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from erfscope.core.answer.findings import CUT_OFF, outside_text
-from erfscope.core.answer.maps.drawn import share_outside
+from erfscope.core.answer.maps.erf_map import ErfMap
 from erfscope.core.answer.measures import measure
 from erfscope.core.answer.result import Result
 from erfscope.core.run.parallel import RankGone, current
@@ -132,3 +132,19 @@ def _clipped(row: Result) -> float:
         return 1.0
     clipped = measure(row.map, ["clipped"])["clipped"]
     return clipped if isinstance(clipped, float) else 1.0
+
+
+def share_outside(erf: ErfMap, window: ErfMap) -> float:
+    """Share of a map that lies outside of another one's cells, where their units stand at one place.
+
+    Args:
+        erf: The map, not zero; signed values count by their size.
+        window: A map of as many axes, whose values do not matter.
+
+    Returns:
+        From 0, where all of it lies inside, to 1.
+    """
+    places = zip(erf.center_px, window.center_px, window.values.shape, strict=True)
+    begun = [(round(center - other), side) for center, other, side in places]
+    inside = tuple(slice(max(first, 0), max(first + side, 0)) for first, side in begun)
+    return max(0.0, 1.0 - float(erf.magnitude[inside].sum()))

@@ -45,6 +45,23 @@ _RECORDED |= {
 }
 
 
+def named_models(models: Any, options: Mapping[str, Any]) -> tuple[list[tuple[str, Any]], Mapping[str, Any]]:
+    """Models with their labels, which differ, and the options with what each model has of its own.
+
+    Args:
+        models: One model, several, or by their labels, as for :func:`erfscope.compare`: a spec keeps a label before it,
+            and gives the layer behind it to the options.
+        options: The keywords of a public function.
+
+    Returns:
+        (label, model or stored report) each, and the options with layers and checkpoints by these labels.
+
+    Raises:
+        ErfscopeError: no model, a name that none has, or an option of a label that no model has.
+    """
+    return with_own(entries_of(models if isinstance(models, Mapping | list | tuple) else [models]), options)
+
+
 def entries_of(models: Mapping[str, Model] | Sequence[Any]) -> list[tuple[str, Any]]:
     """(label, model or stored report), labels made distinct; a spec keeps the layer behind it."""
     named: list[tuple[Any, Any]] = (

@@ -24,7 +24,7 @@ from erfscope.core.answer.storage.files import begin_rows, read_begun, store_row
 from erfscope.core.images.feed import Images
 from erfscope.core.images.files import by_input
 from erfscope.core.request.option import Running
-from erfscope.core.request.request import STAGES, Request, is_several
+from erfscope.core.request.request import Request
 from erfscope.core.request.settings import FREE, Settings
 from erfscope.core.run.additions import additions
 from erfscope.core.run.blocks import host_reference, parse_blocks
@@ -115,7 +115,7 @@ def measure_rows(
 
 def _questions(row: Row, ready: Opened, request: Request) -> Iterator[Settings]:
     """What is measured of a row, layer by layer."""
-    layers = [""] if ready.unlike else asked_layers(ready.model, request)
+    layers = [""] if ready.unlike else ready.model.asked_layers(request)
     return replace(request, conventions=(row.convention,), references=row.references).questions(layers)
 
 
@@ -256,38 +256,6 @@ def with_earlier(request: Request) -> Request:
         text = f"the earlier report was measured with other settings: {', '.join(values)}"
         raise ErfscopeError(f"{text}; use the same settings, or another folder")
     return replace(request, resume=report)
-
-
-def asked_layers(loaded: OpenModel, request: Request) -> list[str]:
-    """The layers that the request names, or the default one; '' if the model has none, which measuring then
-    reports."""
-    kind, _ = kind_of(request.settings.unit)
-    found: list[str] = []
-    try:
-        for layer in request.layers:
-            if layer is None:
-                found.append(loaded.default_layer_of(kind))
-            elif is_several(layer):
-                names = stages_of(loaded) if layer == STAGES else loaded.layers_like(layer)
-                found += [each for name in names for each in loaded.calls_of(name)]
-            else:
-                found.append(layer)
-    except MeasurementError:
-        return [""]
-    return list(dict.fromkeys(found))
-
-
-def stages_of(loaded: OpenModel) -> tuple[str, ...]:
-    """The stages or parts of a model; see :attr:`OpenModel.parts`.
-
-    Raises:
-        ErfscopeError: it has none.
-    """
-    if not loaded.parts:
-        raise ErfscopeError(
-            f"{loaded.label} has no stages: no module of it gives a map; `erfscope layers` lists its layers"
-        )
-    return loaded.parts
 
 
 def _named(images: Any) -> Any:

@@ -19,7 +19,7 @@ from erfscope.core.request.settings import Options, lists_options
 from erfscope.core.run.comparison import compared
 from erfscope.core.run.engine.measure import has_lost_arrays, refuse_others
 from erfscope.core.run.engine.outcome import not_measured
-from erfscope.core.run.entries import entries_of, refuse_per_model, with_own
+from erfscope.core.run.entries import named_models, refuse_per_model
 from erfscope.core.run.executor import report_of, store_measured_rows, with_earlier
 from erfscope.core.run.models import check_images, load_model
 from erfscope.core.run.opening import COMMON_SIZE, common_size
@@ -60,7 +60,7 @@ def compare_isolated(
         ErfscopeError: as for :func:`erfscope.compare`; a model is no spec, or an option cannot be pickled.
         MeasurementError: only some of the models could have their pretrained weights.
     """
-    entries, named = with_own(entries_of(models), options)
+    entries, named = named_models(models, options)
     request = Request.parse(named, of_each=True)
     if current().size > 1:
         raise ErfscopeError("models in processes of their own are not shared by ranks; start erfscope without torchrun")

@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -74,12 +75,14 @@ def open_model(
         model: As for :func:`erfscope.analyze`: a spec, an adapter, a live module or an exported program.
         request: The options; those that follow if None.
         with_numbers: Whether its weights matter: without, it is built without memory for them where it can be, to
-            read what its structure says. With them the first images that the request names are read before.
+            read what its structure says. The images that a request names by paths are read before a spec with them is
+            opened: a broken one costs no model.
         falls_back: Whether random weights stand in, with a warning, for pretrained ones that cannot be had.
         **options: Those of :func:`erfscope.analyze` that say how a model is built, and of which weights.
 
     Raises:
-        ErfscopeError: unknown model or option, several sizes or weights, weights that cannot be had, or a broken image.
+        ErfscopeError: unknown model or option, several sizes or weights, weights that cannot be had or of a model that
+            has its own, or an image that cannot be read.
         MeasurementError: it cannot be built.
     """
     asked = Request.parse(options) if request is None else request
@@ -87,9 +90,12 @@ def open_model(
     if with_numbers and (others or sizes):
         raise ErfscopeError("a model is opened at one input size with one kind of weights; give one of each")
     lent = caller_modules(model)
+    if with_numbers:
+        asked.refuse_weights(model)
+        if not lent:
+            check_images(asked)
     with restored(*lent), torch.inference_mode(False):
         if with_numbers:
-            check_images(asked)
             if weights == "auto" and not falls_back and not _has_own_weights(model, asked):
                 weights = "pretrained"
             # The record of an adapter's weights is kept up to date here; the caller's own adapter stays as it is.
@@ -245,6 +251,9 @@ def _feed_of(request: Request, images: Any, preprocess: Preprocess, seed: int) -
         is_many = isinstance(images, list | tuple) or getattr(images, "ndim", 0) == 4
         chosen = images[:samples] if is_many and samples is not None else images
         stimuli = open_arrays(chosen, crop=preprocess.crop, channels=preprocess.channels)
+    if stimuli.n == 1:
+        # It is shown again and again, and read once.
+        stimuli = replace(stimuli, draw=cache(stimuli.draw))
     return PictureImages(stimuli, preprocess.normalise, pixelwise=preprocess.pixelwise)
 
 

@@ -37,10 +37,10 @@ def check_figure(
     Raises:
         ErfscopeError: the kind needs several values of an option, or a wider sheet.
     """
-    from erfscope.core.run.entries import entries_of, with_own
+    from erfscope.core.run.entries import named_models
     from erfscope.show.figures.kinds import refuse_unasked
 
-    entries, named = ([], options) if of is not None else with_own(entries_of(models), options)
+    entries, named = ([], options) if of is not None else named_models(models, options)
     if any(isinstance(model, Report) for _, model in entries):
         return
     request = Request.parse(named, may_grow=True, of_each=True)

@@ -15,13 +15,13 @@ from PIL import Image
 
 from erfscope.core.answer.depth import in_depth
 from erfscope.core.answer.figure_style import Style
-from erfscope.core.answer.maps.drawn import CloseUp
 from erfscope.core.answer.maps.erf_map import ErfMap
 from erfscope.core.answer.result import Result
 from erfscope.core.request.values import AUTO
 from erfscope.core.values.axes import NAMES
 from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.core.values.printable import number
+from erfscope.show.drawn import CloseUp
 from erfscope.show.figures.canvas import check_suffix, drawing, figure_bytes, write_figure
 from erfscope.show.figures.insets import INSET
 from erfscope.show.figures.kinds import FIGURES, Drawn, Kind, refuse_narrow

@@ -19,10 +19,10 @@ from matplotlib.patheffects import Normal, Stroke, withStroke
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-from erfscope.core.answer.maps.drawn import CloseUp, averaged, brightness, close_up, shares
 from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray
 from erfscope.core.answer.result import Result
 from erfscope.core.values.names import is_input
+from erfscope.show.drawn import CloseUp, averaged, brightness, close_up, shares
 from erfscope.show.figures.lettering import TEXT
 from erfscope.show.view.cells import measure_cell, share_text
 from erfscope.show.view.windows import bar_is_right
@@ -41,7 +41,7 @@ def display(erf: ErfMap, scale: str, *, longest: int | None = None) -> FloatArra
     Args:
         erf: The map.
         scale: ``"share"`` (brightness from 0 to 1 by the share of the ERF in pixels at least as strong, see
-            :mod:`erfscope.core.answer.maps.drawn`), ``"linear"`` (density relative to the uniform map), ``"log"``
+            :mod:`erfscope.show.drawn`), ``"linear"`` (density relative to the uniform map), ``"log"``
             (log10 of 1 + density) or ``"power"`` (its power 0.3), with the sign kept.
         longest: Cells of the drawing's longer side: a larger map (H, W) is averaged over them first.
 
@@ -222,7 +222,7 @@ def marks(result: Result, look: Look) -> set[str]:
 
 def region_shares(weights: FloatArray) -> FloatArray:
     """Where each cell of a map (H, W) or (D, H, W), smoothed, stands among its highest-density regions, see
-    :func:`erfscope.core.answer.maps.drawn.shares`."""
+    :func:`erfscope.show.drawn.shares`."""
     # As much as the strongest half of the ERF allows: noise is smoothed away, and a small region stays small.
     ball = {2: math.pi, 3: 4 / 3 * math.pi}.get(weights.ndim, 2.0)
     radius = (np.count_nonzero(shares(weights) <= 0.5) / ball) ** (1 / weights.ndim)

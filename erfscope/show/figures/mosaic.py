@@ -13,9 +13,9 @@ from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec, SubplotSpec
 
-from erfscope.core.answer.maps.drawn import BRIGHTNESS, SHARES
 from erfscope.core.answer.maps.erf_map import FloatArray
 from erfscope.core.answer.result import Result
+from erfscope.show.drawn import BRIGHTNESS, SHARES
 from erfscope.show.figures import canvas
 from erfscope.show.figures.canvas import finish, inches, lay_out, sheet, write_title
 from erfscope.show.figures.insets import draw_inset

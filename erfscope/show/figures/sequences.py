@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from erfscope.core.answer.maps.drawn import CloseUp
 from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray
 from erfscope.core.answer.result import Result
+from erfscope.show.drawn import CloseUp
 from erfscope.show.figures.canvas import finish, inches, lay_out, sheet, write_title
 from erfscope.show.figures.kinds import Drawn
 from erfscope.show.figures.lettering import wrapped, write_over

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from erfscope.core.answer.maps.drawn import frames_around
 from erfscope.core.values.axes import DEPTH, MS, TIME
+from erfscope.show.drawn import frames_around
 from erfscope.show.figures.canvas import finish, inches, lay_out, sheet, write_title
 from erfscope.show.figures.kinds import Drawn
 from erfscope.show.figures.lettering import TEXT

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from erfscope.core.answer.maps.drawn import CloseUp, cell_at
 from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray
 from erfscope.core.answer.result import Result
+from erfscope.show.drawn import CloseUp, cell_at
 from erfscope.show.figures.canvas import finish, inches, lay_out, sheet, write_title
 from erfscope.show.figures.kinds import Drawn
 from erfscope.show.figures.lettering import LINE, letter, name_lines, wrapped, write_over

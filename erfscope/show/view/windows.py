@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from erfscope.core.answer.maps.drawn import CloseUp, close_up, needed_side
 from erfscope.core.answer.maps.erf_map import ErfMap
 from erfscope.core.answer.result import Result
 from erfscope.core.request.values import AUTO, zoom_side
+from erfscope.show.drawn import CloseUp, close_up, needed_side
 from erfscope.show.view.words import radii
 
 #: The whole input is drawn where a window would be larger than this part of its shortest side.

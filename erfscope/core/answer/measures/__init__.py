@@ -17,7 +17,7 @@ from erfscope.core.answer.measures.table import (
     Value,
     shown_of,
 )
-from erfscope.core.answer.measures.values import MeasureValue, measure, value_of, with_errors
+from erfscope.core.answer.measures.values import MeasureValue, measure, with_errors
 
 __all__ = [
     "INPUT_SHARE",
@@ -33,6 +33,5 @@ __all__ = [
     "Value",
     "measure",
     "shown_of",
-    "value_of",
     "with_errors",
 ]

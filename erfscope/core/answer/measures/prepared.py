@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray
+from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray, magnitude_of, measured_of
 from erfscope.core.answer.measures.shapes import ALIKE, NO_SHAPE, SHAPES, Axis, Fit, Shape, fit
 from erfscope.core.answer.measures.sizes import (
     Moments,
@@ -176,6 +176,16 @@ class Prepared:
         self._total = float(weights.sum())
         self._fits: dict[Shape, Fit | None] = {}
         self._sides: dict[float, float] = {}
+
+    @classmethod
+    def of(cls, erf: ErfMap, without: FloatArray | None = None, whole: Prepared | None = None) -> Prepared:
+        """A map, in the window that is not zero; or its values ``without`` a group of images, in that of the whole."""
+        values, names = erf.values if without is None else without, erf.axes.names
+        geometry = Geometry(erf, whole=False) if whole is None else whole.geometry
+        with np.errstate(invalid="ignore"):  # an infinite map becomes NaN here, and has no measures
+            time = magnitude_of(along(values, [names.index(TIME)])) if TIME in names else None
+            weights = magnitude_of(measured_of(values, erf.axes)[geometry.window])
+            return cls(weights, geometry, time=time, whole=whole)
 
     @property
     def has_mass(self) -> bool:

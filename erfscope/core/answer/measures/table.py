@@ -54,6 +54,16 @@ class Measure:
     #: None where the measure does not exist for a map; non-finite numbers count as None.
     function: Callable[[Prepared], Value]
 
+    def of(self, erf: Prepared) -> Value:
+        """Its value; None for a map without mass, for units without the place that it needs, and for numbers that are
+        not finite."""
+        if not erf.has_mass or (self.needs_center and not erf.geometry.has_center):
+            return None
+        value = self.function(erf)
+        if value is None or isinstance(value, str):
+            return value
+        return float(value) if math.isfinite(value) else None
+
 
 def _of_moments(name: str, index: int) -> Callable[[Prepared], Value]:
     return lambda erf: getattr(erf.moments, name)[index]

@@ -18,9 +18,8 @@ from erfscope.core.answer.maps.accumulator import (
     widening,
     wrap_cyclic,
 )
-from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray, magnitude_of, measured_of
+from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray
 from erfscope.core.answer.measures.prepared import Geometry, Prepared
-from erfscope.core.answer.measures.sizes import along
 from erfscope.core.answer.measures.table import MEASURES, Kind, Measure, Value
 from erfscope.core.values.axes import TIME, unit_sign
 from erfscope.core.values.errors import unknown
@@ -174,9 +173,8 @@ def with_errors(
         ValueError: a leave-one-out map of another shape, or not one per group.
     """
     chosen = _chosen(names, erf)
-    geometry = Geometry(erf, whole=False)
-    whole = prepared(erf.values, erf, geometry)
-    results = {entry.name: value_of(entry, whole) for entry in chosen}
+    whole = Prepared.of(erf)
+    results = {entry.name: entry.of(whole) for entry in chosen}
     numeric = [entry for entry in chosen if entry.has_se and isinstance(results[entry.name], float)]
     without: dict[str, list[Value]] = {entry.name: [] for entry in chosen}
     count = 0
@@ -184,13 +182,13 @@ def with_errors(
         if np.shape(values) != erf.values.shape:
             raise ValueError(f"a leave-one-out map has shape {np.shape(values)}, the map itself {erf.values.shape}")
         count += 1
-        part = prepared(np.asarray(values), erf, geometry, whole)
+        part = Prepared.of(erf, np.asarray(values), whole)
         for entry in numeric:
-            without[entry.name].append(value_of(entry, part))
+            without[entry.name].append(entry.of(part))
     if count and groups not in (None, count):
         raise ValueError(f"{count} leave-one-out maps were given for {groups} groups")
     return {
-        entry.name: _with_error(entry, results[entry.name], without[entry.name], geometry, erf, spread=spread)
+        entry.name: _with_error(entry, results[entry.name], without[entry.name], whole.geometry, erf, spread=spread)
         for entry in chosen
     }
 
@@ -202,26 +200,6 @@ def _chosen(names: Sequence[str] | None, erf: ErfMap) -> list[Measure]:
         if name not in MEASURES:
             raise unknown("measure", name, MEASURES)
     return [MEASURES[name] for name in names]
-
-
-def prepared(values: FloatArray, erf: ErfMap, geometry: Geometry, whole: Prepared | None = None) -> Prepared:
-    """The values of a map, or of one without a group of images, in the window of a geometry."""
-    names = erf.axes.names
-    with np.errstate(invalid="ignore"):  # an infinite map becomes NaN here, and has no measures
-        time = magnitude_of(along(values, [names.index(TIME)])) if TIME in names else None
-        weights = magnitude_of(measured_of(values, erf.axes)[geometry.window])
-        return Prepared(weights, geometry, time=time, whole=whole)
-
-
-def value_of(entry: Measure, erf: Prepared) -> Value:
-    """Value of one measure; None for a map without mass, for units without the place that it needs, and for numbers
-    that are not finite."""
-    if not erf.has_mass or (entry.needs_center and not erf.geometry.has_center):
-        return None
-    value = entry.function(erf)
-    if value is None or isinstance(value, str):
-        return value
-    return float(value) if math.isfinite(value) else None
 
 
 def _with_error(

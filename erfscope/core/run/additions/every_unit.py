@@ -15,7 +15,7 @@ from erfscope.core.adapter import Features
 from erfscope.core.answer.convention import Convention
 from erfscope.core.answer.from_sums import noise_floor
 from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray
-from erfscope.core.answer.measures import MEASURES, Geometry, Prepared, value_of
+from erfscope.core.answer.measures import MEASURES, Geometry, Prepared
 from erfscope.core.answer.positions import MEASURED, Positions
 from erfscope.core.answer.result import Result
 from erfscope.core.graph.run import Forward
@@ -99,7 +99,7 @@ def sizes(erf: ErfMap | None, geometry_of: GeometryOf) -> dict[str, float]:
     prepared = Prepared(
         measured.magnitude, geometry_of(measured.values.shape, measured.center_px, measured.stride_px, measured.axes)
     )
-    values = {name: value_of(MEASURES[name], prepared) for name in MEASURED}
+    values = {name: MEASURES[name].of(prepared) for name in MEASURED}
     return {name: value if isinstance(value, float) else math.nan for name, value in values.items()}
 
 
@@ -171,7 +171,7 @@ def positions_of(plan: Plan, sums: Sums, callbacks: Callbacks) -> Positions | No
     largest = max((math.prod(last - first + 1 for first, last in field) for field in every.fields), default=1)
     geometry_of = lru_cache(maxsize=max(1, KEPT_CELLS // max(largest, 1)))(_geometry)
     done = 0
-    for number, erf in unit_maps(plan, sums, every, callbacks):
+    for number, erf in field_maps(plan, sums, every, callbacks):
         for name, value in sizes(erf, geometry_of).items():
             found[name][number] = value
         done += 1
@@ -181,7 +181,7 @@ def positions_of(plan: Plan, sums: Sums, callbacks: Callbacks) -> Positions | No
     return Positions(inside=every.inside, passes=len(every.groups), alone=every.alone, **shaped)
 
 
-def unit_maps(plan: Plan, sums: Sums, every: UnitFields, callbacks: Callbacks) -> Iterator[tuple[int, ErfMap | None]]:
+def field_maps(plan: Plan, sums: Sums, every: UnitFields, callbacks: Callbacks) -> Iterator[tuple[int, ErfMap | None]]:
     """The map of each unit on its TRF, in the order of the groups; None for one without a gradient. Ends early where it
     is stopped.
 

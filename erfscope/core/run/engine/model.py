@@ -21,6 +21,7 @@ from erfscope.core.graph.record import UNRECORDED, RecordingError
 from erfscope.core.graph.recording import LayerRecord, Recording
 from erfscope.core.graph.run import Crop
 from erfscope.core.graph.site import Site
+from erfscope.core.request.request import STAGES, Request, is_several
 from erfscope.core.run.engine.cost import cropped_giga_multiply_adds, forward_bytes, giga_multiply_adds
 from erfscope.core.run.engine.operations import Operation, operations_of, passed_by
 from erfscope.core.system.progress import Progress, no_progress, stage
@@ -135,6 +136,29 @@ class OpenModel:
         while len(found) == 1 and (inside := [*_outermost(self.adapter.module, orders, found[0])]):
             found = inside
         return tuple(sorted(found, key=lambda name: orders[name]))
+
+    def asked_layers(self, request: Request) -> list[str]:
+        """The layers that a request names, or the default one; '' if the model has none, which measuring then reports.
+
+        Raises:
+            ErfscopeError: stages of a model that has none, or a pattern that names none.
+        """
+        found: list[str] = []
+        try:
+            for layer in request.layers:
+                if layer is None:
+                    found.append(self.default_layer_of(kind_of(request.settings.unit)[0]))
+                elif is_several(layer):
+                    if layer == STAGES and not self.parts:
+                        text = "has no stages: no module of it gives a map; `erfscope layers` lists its layers"
+                        raise ErfscopeError(f"{self.label} {text}")
+                    names = self.parts if layer == STAGES else self.layers_like(layer)
+                    found += [each for name in names for each in self.calls_of(name)]
+                else:
+                    found.append(layer)
+        except MeasurementError:
+            return [""]
+        return list(dict.fromkeys(found))
 
     def layers_like(self, pattern: str) -> list[str]:
         """The layers with a map of more than one position that a pattern names, such as ``dec*`` or ``enc*.0``: ``*``

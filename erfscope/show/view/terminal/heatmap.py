@@ -15,13 +15,13 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from erfscope.core.answer.maps.drawn import BRIGHTNESS, DIGITS, CloseUp, averaged, brightness, close_up
 from erfscope.core.answer.maps.erf_map import FloatArray
 from erfscope.core.answer.result import Result
 from erfscope.core.request.values import AUTO
 from erfscope.core.system.environment import OPENCV_FIX
 from erfscope.core.values.axes import DEPTH
 from erfscope.core.values.names import is_input
+from erfscope.show.drawn import BRIGHTNESS, DIGITS, CloseUp, averaged, brightness, close_up
 from erfscope.show.view.windows import Windowed, window_notes, windows
 from erfscope.show.view.words import IN_PLANE, distinctions
 
