@@ -1,6 +1,6 @@
 """Figures: sheets and lines in the style of a report's, a check's panel, points against a cost, panels of charts."""
 
-from erfscope.core.answer.maps.drawn import brightness
+from erfscope.show.drawn import brightness
 from erfscope.show.figures.canvas import drawing, figure_bytes, finish, sheet, write_title
 from erfscope.show.figures.charts import draw
 from erfscope.show.figures.front import Point, front_figure

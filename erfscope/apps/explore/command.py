@@ -71,12 +71,11 @@ def explore(
     units see a pixel. The page is one file that works without a network. With `--serve` it asks this process for any
     unit, layer, convention and picture.
     """
-    from erfscope.core.answer.storage.writing import check_file
 
     if (output is None) is not serve:
         raise ErfscopeError("give either -o FILE, which writes a page, or --serve, which computes what you point at")
     if output is not None:
-        check_file(output, (".html",), force=force)
+        command.check_file(output, (".html",), force=force)
     with command.importing_torch():
         from erfscope.apps.explore.exploration import explore as run
         from erfscope.apps.explore.exploration import serve as run_server

@@ -121,7 +121,7 @@ def grid_of(model: OpenModel, site: Site, grid: int | None) -> list[list[int]]:
         most = round(MOST_UNITS ** (1 / len(space)))
         text = f"grid {grid} asks for {count} units of a layer of {len(space)} axes, and a page holds {MOST_UNITS}"
         raise ErfscopeError(f"{text}; take at most --grid {most}")
-    chosen = model.units(site, f"grid:{grid}")
+    chosen = site.units(f"grid:{grid}")
     return [sorted({unit.index[axis] for unit in chosen}) for axis in range(len(space))]
 
 

@@ -105,7 +105,7 @@ def _structure(model: OpenModel, request: Request) -> Structure:
             f"a check is of one reference, and the model takes {', '.join(each.wrt for each in (site, *others))}: name"
             " one with --wrt, and write one check for each"
         )
-    unit, *more = model.units(site, settings.unit)
+    unit, *more = site.units(settings.unit)
     if more:
         raise ErfscopeError(
             f"a check is of one unit, and {settings.unit!r} are {1 + len(more)}; write one check for each"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import rich_click as click
 
 from erfscope.core import ErfscopeError
-from erfscope.core.answer.storage.writing import TABLES, suffixes
 from erfscope.show import command, one_line
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ EFFORTS = ("quick", "full", "long")
     multiple=True,
     metavar="PATH",
     type=command.File(),
-    help=f"Folder, or {' '.join(suffixes('report', 'table', 'figure'))}; repeatable.",
+    help="Folder, or .json .csv .md .tex .png .svg .pdf; repeatable.",
 )
 @command.options({name: command.OUTPUT_OPTIONS[name] for name in ("format", "json", "force")}, in_panels=False)
 @click.option("-q", "--quiet", is_flag=True, help="Print the conclusion and nothing else.")
@@ -160,7 +159,7 @@ def _print(result: StudyResult, chosen: str, written: tuple[str, ...], *, quiet:
 
     if chosen == "json":
         command.print_json(result.to_json())
-    elif chosen in TABLES:
+    elif chosen in ("csv", "markdown", "latex"):
         command.say(result.text(format=chosen).rstrip("\n"))
     elif quiet:
         command.say(one_line(result.conclusion))
