@@ -27,10 +27,12 @@ def test_the_page_has_every_name_of_the_face():
 def test_every_function_and_class_of_the_face_says_what_it_is():
     values = [getattr(core, name) for name in core.__all__]
     assert [each.__name__ for each in values if inspect.isroutine(each) and "Raises:" not in (each.__doc__ or "")] == [
+        "environment",
         "is_input",
         "mass_beyond",
         "report_of",
         "rows",
+        "to_json",
         "unknown",
     ]
     assert all(inspect.getdoc(each) for each in values if inspect.isclass(each))
