@@ -764,7 +764,7 @@ def test_two_checks_of_one_name_are_refused_from_python_too():
         check_all(
             [CheckRequest(name="a", model="resnet18"), CheckRequest(name="a", model="resnet34")], baseline="b.json"
         )
-    with pytest.raises(ErfscopeError, match="missing is 'refuse', 'write' or 'accept'"):
+    with pytest.raises(ErfscopeError, match="unknown missing 'acept'; there is: refuse, write, accept"):
         check_all([], missing="acept")
 
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, get_args
 
 import torch
 
@@ -26,7 +26,7 @@ from erfscope.apps.gate.tolerance import (
     tolerances,
 )
 from erfscope.apps.gate.verdict import PYTHON, CheckAdvice, CheckReport, Verdict
-from erfscope.core import ErfscopeError, Model, Options, Request, Result, open_model
+from erfscope.core import ErfscopeError, Model, Options, Request, Result, open_model, unknown
 from erfscope.show import check_target
 
 
@@ -127,11 +127,6 @@ def compare_to_baseline(
     return replace(verdict, result=result)
 
 
-def _refuse_unknown(missing: Missing | None) -> None:
-    if missing not in (None, "refuse", "write", "accept"):
-        raise ErfscopeError(f"missing is 'refuse', 'write' or 'accept', not {missing!r}")
-
-
 @torch.inference_mode(False)
 def check_all(
     requests: Sequence[CheckRequest],
@@ -145,7 +140,8 @@ def check_all(
 
     Arguments and errors are those of :func:`check`. A model that cannot be measured is a verdict, and the others are
     measured all the same."""
-    _refuse_unknown(missing)
+    if missing not in (None, *get_args(Missing)):
+        raise unknown("missing", str(missing), get_args(Missing))
     path = Path(baseline)
     known = baselines.read(path)
     policy: Missing = missing or ("refuse" if path.exists() else "write")
