@@ -82,7 +82,7 @@ NETS = {"conv": conv, "strided": strided, "dilated": dilated, "upsampled": upsam
 def maps(monkeypatch):
     """The maps that the sizes of every unit are taken of, whole, by index."""
     kept = {}
-    found = every_unit.unit_maps
+    found = every_unit.field_maps
 
     def watched(plan, sums, every, hooks):
         for number, erf in found(plan, sums, every, hooks):
@@ -93,7 +93,7 @@ def maps(monkeypatch):
                 kept[every.units[number].index] = whole
             yield number, erf
 
-    monkeypatch.setattr(every_unit, "unit_maps", watched)
+    monkeypatch.setattr(every_unit, "field_maps", watched)
     return kept
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -120,8 +119,10 @@ def serve(
         text = "--serve needs starlette and uvicorn; pip install '.[explore]' in a checkout of erfscope"
         raise ErfscopeError(text) from error
     models, request = _asked(model, image, 1, options)
-    explorer = LiveExplorer([_live(_opened(each, label, request), request) for label, each in models])
-    explorer.run(threading.Event(), explorer.page, PageRequest())
+    with ExitStack() as stack:
+        opened = [stack.enter_context(_opened(each, label, request)) for label, each in models]
+        explorer = LiveExplorer([_live(each, request) for each in opened])
+        explorer.page(PageRequest())
     serve_explorer(explorer, host, port, ready)
 
 
@@ -169,10 +170,6 @@ def _layers(model: OpenModel, request: Request) -> list[str]:
 
 def _live(model: OpenModel, request: Request) -> LiveModel:
     """One model that is ready to be asked."""
-    with model:
-        if model.adapter.preprocess.parts:
-            text = f"{model.label} takes several inputs, of which -o FILE writes a page; --serve shows one"
-            raise ErfscopeError(text)
-        return LiveModel(
-            model=model, request=request, layers=_layers(model, request), images=open_images(request, model)
-        )
+    if model.adapter.preprocess.parts:
+        raise ErfscopeError(f"{model.label} takes several inputs, of which -o FILE writes a page; --serve shows one")
+    return LiveModel(model=model, request=request, layers=_layers(model, request), images=open_images(request, model))
