@@ -35,8 +35,8 @@ from gate_power import Pool, tallies
 from torch import nn
 
 import erfscope
-from erfscope.apps import gate
-from erfscope.apps.gate import Tolerance, Verdict
+from erfscope import gate
+from erfscope.apps.gate.gate import Tolerance, Verdict
 
 SIZE, SAMPLES, TRUTH = 48, 20, 200
 #: Measures that a loss moves down, in the order in which they are drawn; all are checked.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import affine_transform
 
 import erfscope
-from erfscope.apps.gate import BaselineEntry, BaselineMeasure, Verdict, compare, entry_of
+from erfscope.apps.gate.gate import BaselineEntry, BaselineMeasure, Verdict, compare, entry_of
 from erfscope.apps.gate.sample_sizes import LIMIT, is_enough, more_images, sizes
 from erfscope.core.answer.convention import CONVENTIONS
 from erfscope.core.answer.maps.accumulator import GROUPS, MapAccumulator

@@ -41,7 +41,7 @@ import erfscope
 import erfscope.core.run.isolated
 import erfscope.show.figures
 import erfscope.show.save
-from erfscope.apps import gate
+from erfscope import gate
 from erfscope.cli.main import _run
 from erfscope.show.command.console import Screen
 

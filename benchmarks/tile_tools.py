@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.apps.tile import recipe
+from erfscope.apps.tile.recipes import recipe
 
 
 class UNet(nn.Module):

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 import erfscope
-from erfscope.apps.gate import CheckReport, compare, entry_of
+from erfscope.apps.gate.gate import CheckReport, compare, entry_of
 from erfscope.apps.gate.verdict import PYTHON
 from erfscope.apps.lab.studies import STUDIES
 from erfscope.cli.main import main

@@ -10,7 +10,8 @@ from torch import nn
 
 import erfscope
 from erfscope import ErfscopeError
-from erfscope.apps.tile import HaloBudget, Seam, TilePlan
+from erfscope.apps.tile.budget import HaloBudget, Seam
+from erfscope.apps.tile.tile_plan import TilePlan
 from erfscope.show.plot import figure_bytes
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

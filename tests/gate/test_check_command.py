@@ -19,7 +19,7 @@ import warm
 from PIL import Image
 
 import erfscope
-from erfscope.apps.gate import Tolerance
+from erfscope.apps.gate.gate import Tolerance
 from erfscope.core import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

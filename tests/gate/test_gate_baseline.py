@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 import erfscope
-from erfscope.apps.gate import BaselineEntry, BaselineMeasure, baseline_bytes, entry_of, read, structure, update
+from erfscope.apps.gate.gate import BaselineEntry, BaselineMeasure, baseline_bytes, entry_of, read, structure, update
 from erfscope.apps.gate.lock import NAME, locked
 from erfscope.core import ErfscopeError, Trf
 
@@ -155,7 +155,7 @@ def test_a_baseline_that_cannot_be_used_says_why_and_is_left_as_it_is(tmp_path, 
 WRITER = """
 import dataclasses, sys
 from pathlib import Path
-from erfscope.apps.gate import read, update
+from erfscope.apps.gate.gate import read, update
 pattern = next(iter(read(Path("pattern.json")).values()))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -184,7 +184,7 @@ def test_processes_that_update_at_once_lose_nothing(tmp_path):
 KILLED = """
 import os, signal
 from pathlib import Path
-from erfscope.apps.gate import read, update
+from erfscope.apps.gate.gate import read, update
 written = Path("b.json")
 # The new text is on the disk, and has not yet taken its place.
 os.chmod = lambda *_: os.kill(os.getpid(), signal.SIGKILL)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from erfscope.apps.gate import (
+from erfscope.apps.gate.gate import (
     BaselineEntry,
     BaselineMeasure,
     CheckReport,

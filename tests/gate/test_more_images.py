@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.apps import gate
+from erfscope import gate
 from erfscope.apps.gate.sample_sizes import LIMIT, is_enough, sizes
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

@@ -21,7 +21,7 @@ from torch import nn
 
 import erfscope
 import erfscope.core.answer.storage.files
-from erfscope.apps import gate
+from erfscope import gate
 from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")

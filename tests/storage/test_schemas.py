@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 import erfscope
-from erfscope.apps import gate
+from erfscope import gate
 from erfscope.core.values.errors import ErfscopeError
 
 ROOT = Path(__file__).parents[2]

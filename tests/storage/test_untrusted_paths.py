@@ -10,8 +10,8 @@ import pytest
 from conftest import SmallNet
 
 import erfscope
-from erfscope.apps.gate import CheckReport, Verdict, entry_of
 from erfscope.apps.gate.artifacts import write_artifacts
+from erfscope.apps.gate.gate import CheckReport, Verdict, entry_of
 from erfscope.core.answer.report import Report
 from erfscope.core.values.errors import ErfscopeError
 

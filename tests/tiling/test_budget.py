@@ -12,7 +12,7 @@ from torch import nn
 
 import erfscope
 from erfscope import ErfscopeError, HaloBudget, TilePlan
-from erfscope.apps.tile import tile_costs
+from erfscope.apps.tile.costs import tile_costs
 from erfscope.apps.tile.shown import budget_table, plan_json
 from erfscope.show import random_weights
 from erfscope.show.terminal import draw_parts

@@ -14,8 +14,8 @@ from test_tiling import EXACT, UNet, plan_of, positive
 from torch import Tensor, nn
 
 from erfscope import ErfscopeError
-from erfscope.apps.tile import TilePlan, recipe
-from erfscope.apps.tile.recipes import TOOLS
+from erfscope.apps.tile.recipes import TOOLS, recipe
+from erfscope.apps.tile.tile_plan import TilePlan
 
 Keep = Callable[[slice], slice]
 

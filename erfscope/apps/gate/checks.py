@@ -76,7 +76,7 @@ def check(
         model: A spec, an adapter or a live module, as for :func:`erfscope.analyze`.
         name: Of the baseline's entry; the label, or what the model is called, if None.
         baseline: The baseline file.
-        tolerances: By measure, such as ``{"r50": "-5%", "far_mass": "-0.02"}``; see :func:`erfscope.apps.gate.parse`.
+        tolerances: By measure, such as ``{"r50": "-5%", "far_mass": "-0.02"}``; see :func:`erfscope.gate.parse`.
             r50, r90 and far_mass with -5 % each if None, or 1 % both ways where weights and structure are the same.
         update: Write what is found into the baseline.
         missing: What to do where the baseline has no such entry: ``"refuse"``, ``"write"`` one and still not pass, or

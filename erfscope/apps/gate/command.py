@@ -18,8 +18,8 @@ from erfscope.core import ErfscopeError, unknown
 from erfscope.show import command
 
 if TYPE_CHECKING:
-    from erfscope.apps.gate import CheckAdvice
     from erfscope.apps.gate.checks import CheckRequest
+    from erfscope.apps.gate.verdict import CheckAdvice
 
 #: The panel of the gate's own options.
 GATE = "Gate"
@@ -184,7 +184,7 @@ def _format(asked: str, as_json: bool) -> str:
 
 def _advice(name: str | None) -> CheckAdvice:
     """What to do with what this command finds, for one of the listed checks or for MODEL."""
-    from erfscope.apps.gate import CheckAdvice
+    from erfscope.apps.gate.verdict import CheckAdvice
 
     context: Any = click.get_current_context()
     given = iter(context.meta[ARGUMENTS])
@@ -311,7 +311,7 @@ def from_line(model: str, given: Mapping[str, Any], fail_on: Sequence[str], advi
 
 def _tolerances(words: Mapping[str, object], fail_on: Sequence[str]) -> dict[str, object] | None:
     """The tolerances of a check: ``--fail-on`` wins over the check, the check over a settings file's ``fail-on``."""
-    from erfscope.apps.gate import from_pairs
+    from erfscope.apps.gate.tolerance import from_pairs
 
     asked = from_pairs(fail_on)
     general = command.source_of("fail_on") is ParameterSource.DEFAULT_MAP

@@ -16,7 +16,7 @@ import pytest
 from erfscope.core import ErfscopeError
 
 if TYPE_CHECKING:
-    from erfscope.apps.gate import Verdict
+    from erfscope.apps.gate.verdict import Verdict
     from erfscope.core import Model, Options
 
 
@@ -80,8 +80,8 @@ class ErfRegression:
         Raises:
             ErfscopeError: an option, a tolerance or the stored file cannot be used.
         """
-        from erfscope.apps.gate import CheckAdvice
         from erfscope.apps.gate.checks import CheckRequest, check_all
+        from erfscope.apps.gate.verdict import CheckAdvice
 
         option = self._request.config.getoption
         regenerate = bool(option("force_regen", False))

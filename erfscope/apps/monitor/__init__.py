@@ -2,7 +2,3 @@
 
 May import: what ``apps`` may.
 """
-
-from erfscope.apps.monitor.monitor import ErfMonitor
-
-__all__ = ["ErfMonitor"]

@@ -11,7 +11,8 @@ from erfscope.core import ErfscopeError
 from erfscope.show import command
 
 if TYPE_CHECKING:
-    from erfscope.apps.tile import HaloBudget, TilePlan
+    from erfscope.apps.tile.budget import HaloBudget
+    from erfscope.apps.tile.tile_plan import TilePlan
 
 #: Options of how a model is built, and those of measuring that --tolerance needs.
 ASKED = command.table(
@@ -143,8 +144,10 @@ def tile(
 
     with command.importing_torch():
         from erfscope.core import Request, find_tilings
-    from erfscope.apps.tile import TilePlan, recipe, tile_costs
+    from erfscope.apps.tile.costs import tile_costs
+    from erfscope.apps.tile.recipes import recipe
     from erfscope.apps.tile.shown import plan_json
+    from erfscope.apps.tile.tile_plan import TilePlan
     from erfscope.show import terminal
 
     asked = command.keywords(*command.by_source(given).values())
