@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.core.answer.convention import CONVENTIONS
+from erfscope import CONVENTIONS, ErfMap
+from erfscope.core import MeasureValue
 from erfscope.core.answer.maps.accumulator import MapAccumulator
-from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import MeasureValue, with_errors
+from erfscope.core.answer.measures import with_errors
 from erfscope.core.images.synthetic import Stream, draw_leaves
 from erfscope.core.run.engine.looks import look, places_of_looks
 

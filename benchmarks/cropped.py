@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from zoo_rows import CONVOLUTIONS, TRANSFORMERS
 
-from erfscope.core.request.request import Request
+from erfscope import ErfscopeError
+from erfscope.core import OpenModel, Request
 from erfscope.core.run.engine.cost import cropped_giga_multiply_adds
-from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.models import load_model
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.unit import sides, size_text
+from erfscope.core.values.unit import sides
+from erfscope.show import size_text
 
 SIDE = 224
 HEAD = ("model", "px", "record", "cut", "multiply-adds", "of the image", "path")

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.adapters import load
-from erfscope.core.values.errors import ErfscopeError
 
 KEPT = Path(__file__).with_name("fields.json")
 #: Models that ask for numbers, so that they need weights.

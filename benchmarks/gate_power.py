@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from scipy.ndimage import affine_transform
 
 import erfscope
+from erfscope import CONVENTIONS, Result
 from erfscope.apps.gate.gate import BaselineEntry, BaselineMeasure, Verdict, compare, entry_of
 from erfscope.apps.gate.sample_sizes import LIMIT, is_enough, more_images, sizes
-from erfscope.core.answer.convention import CONVENTIONS
 from erfscope.core.answer.maps.accumulator import GROUPS, MapAccumulator
 from erfscope.core.answer.measures.values import with_errors
-from erfscope.core.answer.result import Result
 from erfscope.core.run.engine.running_sums import RunningSums, on_box
 
 SAMPLES, POOL = 20, 1300

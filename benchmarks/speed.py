@@ -43,11 +43,11 @@ from speed_table import (
 )
 from torch import Tensor
 
-from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray
+from erfscope import ErfMap, ErfscopeError
+from erfscope.core import FloatArray
 from erfscope.core.answer.measures import with_errors
 from erfscope.core.images.feed import TensorImages
 from erfscope.core.system.environment import available_bytes
-from erfscope.core.values.errors import ErfscopeError
 
 SIZES = (224, 512, 1024, 2048)
 #: Sizes at which erfscope runs alone.

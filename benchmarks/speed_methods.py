@@ -23,16 +23,14 @@ from captum.attr import NeuronGradient
 from numpy.typing import NDArray
 from torch import Tensor
 
+from erfscope import ErfscopeError, Result
 from erfscope.adapters import load
-from erfscope.core.answer.maps.erf_map import FloatArray
-from erfscope.core.answer.result import Result
+from erfscope.core import FloatArray, OpenModel
 from erfscope.core.images import synthetic
 from erfscope.core.images.feed import TensorImages
 from erfscope.core.request.settings import Settings
 from erfscope.core.run.engine.measure import measure_units
-from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.plan import NO_CALLBACKS, Callbacks
-from erfscope.core.values.errors import ErfscopeError
 
 HAS_OPENERF = find_spec("openerf") is not None
 if HAS_OPENERF:

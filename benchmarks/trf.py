@@ -20,8 +20,7 @@ import timm
 import torch
 
 from erfscope.adapters.weights.weights import NO_NUMBERS
-from erfscope.core.request.request import Request
-from erfscope.core.run.engine.model import OpenModel
+from erfscope.core import OpenModel, Request
 from erfscope.core.run.models import load_model
 
 MODELS = "resnet18,resnet50,resnet152,convnext_tiny,swin_tiny_patch4_window7_224"

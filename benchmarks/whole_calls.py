@@ -29,7 +29,7 @@ from torch import Tensor
 
 import erfscope
 from erfscope.adapters import load
-from erfscope.adapters.module import ModuleAdapter
+from erfscope.core import ModuleAdapter
 from erfscope.core.images import synthetic
 
 PICTURES, SIZE = 20, 224

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import erfscope
-from erfscope.core.answer.report import Report
+from erfscope import Report
 from erfscope.core.answer.storage.files import map_bytes, report_bytes
 from erfscope.show.figures.draw import folder_figures
 from erfscope.show.page import html

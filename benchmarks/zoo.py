@@ -33,8 +33,8 @@ import zoo_timm
 from zoo_rows import ZOO, ZooEntry
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.core.run.processes import Limits
-from erfscope.core.values.errors import ErfscopeError
 from erfscope.show.command.console import n_bytes, seconds
 
 #: Images and random-sign draws per image: enough to see where a field is, not to publish its size.

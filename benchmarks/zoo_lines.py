@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from erfscope.core.values.errors import ErfscopeError
+from erfscope import ErfscopeError
 
 
 class Lines:

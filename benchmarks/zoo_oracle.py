@@ -36,7 +36,7 @@ from zoo_plain import Oracle, contribution, pictures, readout
 from zoo_rows import CONVOLUTIONS, TINY, TRANSFORMERS
 
 import erfscope
-from erfscope.core.values.errors import ErfscopeError
+from erfscope import ErfscopeError
 
 #: Largest relative L1 difference of two right maps in float64.
 TOLERANCE = 1e-9

@@ -22,10 +22,10 @@ from typing import Any
 from zoo_lines import Lines
 from zoo_table import report, spoken
 
+from erfscope import ErfscopeError
 from erfscope.core.answer.storage.json_format import result_to_json
 from erfscope.core.run.isolated import measure_alone
 from erfscope.core.run.processes import GRACE_S, Limits, Outcome, run_alone
-from erfscope.core.values.errors import ErfscopeError
 
 #: Share of the budget within which parameters are counted. Models that are not counted by then come after those that
 #: are.

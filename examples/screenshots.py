@@ -19,10 +19,10 @@ from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
 
 import erfscope
+from erfscope import Options
 from erfscope.apps.gate.checks import CheckRequest, check_all
 from erfscope.apps.gate.verdict import PYTHON
 from erfscope.cli.explanation import styled
-from erfscope.core.request import Options
 from erfscope.show.view.terminal.layers import layer_view
 from erfscope.show.view.terminal.report import draw_report
 

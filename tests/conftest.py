@@ -26,12 +26,12 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import erfscope
+from erfscope import Result
 from erfscope.adapters import ModuleAdapter
 from erfscope.apps.lab.command import study_view
 from erfscope.apps.lab.studies import StudyResult
 from erfscope.cli.commands import others
 from erfscope.cli.main import cli, main
-from erfscope.core.answer.result import Result
 
 pytest_plugins = ["pytester"]
 

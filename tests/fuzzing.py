@@ -19,8 +19,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
+from erfscope import ErfscopeError
 from erfscope.cli.main import _run
-from erfscope.core.values.errors import ErfscopeError
 
 THOROUGH = os.environ.get("ERFSCOPE_FUZZ") == "thorough"
 #: Cases of a thorough run for each one of the suite's.

@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from erfscope import MEASURES, ErfMap, Report, Result, Trf
+from erfscope.core import MeasureValue
 from erfscope.core.answer.maps.accumulator import error_bar
-from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import MEASURES, MeasureValue
-from erfscope.core.answer.report import Report
-from erfscope.core.answer.result import Cost, Halo, InputRecord, Result, UnitRecord
+from erfscope.core.answer.result import Cost, Halo, InputRecord, UnitRecord
 from erfscope.core.values.model_facts import Weights
-from erfscope.core.values.unit import Trf
 
 VERSIONS = {"versions": {"erfscope": "1.2.3", "torch": "2.9.0", "timm": "1.0.30", "captum": "0.9.0"}}
 #: (value, standard error) unless a test says otherwise.

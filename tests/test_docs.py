@@ -26,10 +26,10 @@ import torch
 from PIL import Image
 
 import erfscope
+from erfscope import Options
 from erfscope.cli.commands import OWN, import_command
 from erfscope.cli.main import cli, main
-from erfscope.core.request.option import Building
-from erfscope.core.request.settings import Options
+from erfscope.core import Building
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))

@@ -6,8 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+from erfscope import CONVENTIONS
 from erfscope.adapters.blocks import BLOCKS as INSERTED
-from erfscope.core.answer.convention import CONVENTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.core.run.isolated import measure_alone
 from erfscope.core.run.processes import Limits, Outcome
-from erfscope.core.values.errors import ErfscopeError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import zoo

@@ -22,10 +22,10 @@ import rich_click as click
 from field_comments import comment_above, without_roles
 
 import erfscope
+from erfscope import CONVENTIONS, MEASURES, Convention
 from erfscope.apps.lab.studies import STUDIES, kept_study
 from erfscope.cli.commands import OWN, import_command
-from erfscope.core.answer.convention import CONVENTIONS, Convention
-from erfscope.core.answer.measures import MEASURES, SHOWN
+from erfscope.core.answer.measures import SHOWN
 from erfscope.core.answer.measures.sizes import SIZED
 from erfscope.core.answer.storage.writing import FORMATS
 from erfscope.core.request.settings import OPTIONS

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
+from erfscope import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.adapters import ModuleAdapter, load
-from erfscope.core.values.errors import ErfscopeError, ErfWarning, MeasurementError
 from erfscope.core.values.layout import Layout, guess_layout, named_layout
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

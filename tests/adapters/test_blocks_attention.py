@@ -7,6 +7,7 @@ from timm.layers import GlobalContext
 from torch import nn
 from torch.autograd.functional import jacobian
 
+from erfscope import ErfscopeError
 from erfscope.adapters.blocks import (
     LargeKernel,
     NonLocal,
@@ -18,7 +19,6 @@ from erfscope.adapters.blocks import (
 )
 from erfscope.adapters.blocks.attention import attend
 from erfscope.adapters.weights.reactivate import dormant, reactivate
-from erfscope.core.values.errors import ErfscopeError
 
 H, W, C = 3, 4, 4
 N = H * W

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from erfscope import ErfscopeError
 from erfscope.adapters.blocks import (
     GCN,
     FullGraph,
@@ -19,7 +20,6 @@ from erfscope.adapters.blocks import (
     as_graph,
     on_nodes,
 )
-from erfscope.core.values.errors import ErfscopeError
 
 H, W = 5, 4
 N = H * W

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.autograd.functional import jacobian
 
+from erfscope import ErfscopeError
 from erfscope.adapters.blocks import GAT, GCN, GIN, ChebNet, ChebyGIN, GATv2, GivenGraph, GridGraph, Pipeline, on_nodes
-from erfscope.core.values.errors import ErfscopeError
 
 H, W, C = 3, 4, 3
 N = H * W

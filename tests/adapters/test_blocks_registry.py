@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.adapters.blocks import (
     BLOCKS,
     GAT,
@@ -22,7 +23,6 @@ from erfscope.adapters.blocks import (
     SelfAttention,
     make,
 )
-from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

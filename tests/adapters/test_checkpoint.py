@@ -16,10 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.adapters.opening import UNSAFE
 from erfscope.adapters.weights.checkpoint import load_checkpoint
 from erfscope.adapters.weights.weights import sha256
-from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
+from erfscope import ErfscopeError, MeasurementError
 from erfscope.adapters.edits import parse_edits
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

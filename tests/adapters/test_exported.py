@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import erfscope
-from erfscope.core.values.errors import ErfscopeError
+from erfscope import ErfscopeError
 
 SIZE = (32, 40)
 

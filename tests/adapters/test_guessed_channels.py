@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import erfscope
+from erfscope import MeasurementError
 from erfscope.adapters.channels import next_guess
-from erfscope.core.values.errors import MeasurementError
 
 SIZE = (8, 12)
 

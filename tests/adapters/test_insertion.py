@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import erfscope
-from erfscope import adapters
+from erfscope import ErfscopeError, adapters
 from erfscope.adapters.insertion import Insertion, insert, parse, places
 from erfscope.cli.main import main
-from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
@@ -451,7 +450,7 @@ def test_measuring_in_another_dtype_leaves_the_host_alone(resnet):
 
 @pytest.mark.slow
 def test_two_blocks_of_one_kind_have_weights_of_their_own():
-    from erfscope.core.request.request import Request
+    from erfscope.core import Request
     from erfscope.core.run.blocks import with_blocks
     from erfscope.core.run.models import load_model
 

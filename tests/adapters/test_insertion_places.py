@@ -8,11 +8,10 @@ from functools import cache
 import pytest
 import torch
 
-from erfscope import adapters
+from erfscope import ErfscopeError, adapters
 from erfscope.adapters import ModuleAdapter
 from erfscope.adapters.blocks import BLOCKS
 from erfscope.adapters.insertion import insert, places
-from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ from torch import nn
 from torchvision import models
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.adapters.preprocess import InputConfig, input_config, module_config, preprocess
 from erfscope.adapters.sources.torchvision_models import torchvision_words
-from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.input_size import input_size, input_sizes, is_size
 
 RGB = Image.fromarray(np.random.default_rng(0).integers(0, 256, (301, 420, 3), dtype=np.uint8))

@@ -22,11 +22,11 @@ from PIL import Image
 from releases import needs_folders, needs_meta_transformers
 from torch import nn
 
+from erfscope import ErfscopeError
 from erfscope.adapters.libraries import import_library
 from erfscope.adapters.sources.kinds import KINDS, Kind, kind_of
 from erfscope.adapters.sources.sources import build, split_label
 from erfscope.adapters.weights.weights import check_room, sha256
-from erfscope.core.values.errors import ErfscopeError
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ import torch
 from sound_norms import sound_norms
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.adapters.sources.sources import build
-from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

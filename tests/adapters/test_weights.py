@@ -22,11 +22,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.adapters.sources.sources import build
 from erfscope.adapters.weights import weights as policy
 from erfscope.adapters.weights.reactivate import dormant, reactivate
 from erfscope.adapters.weights.weights import Store, obtain, sha256, unreachable_reason
-from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import erfscope
+from erfscope import Result
 from erfscope.adapters.weights.reactivate import dormant, reactivate, untrained
 from erfscope.adapters.weights.weights import sha256
-from erfscope.core.answer.result import Result
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

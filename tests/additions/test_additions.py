@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.core.answer.result import Result
+from erfscope import ErfscopeError, Result
 from erfscope.core.answer.storage.documents import StoredResult
 from erfscope.core.run.additions import ADDITIONS
 from erfscope.core.run.attribution import gradient
 from erfscope.core.system.restore import default_dtype
-from erfscope.core.values.errors import ErfscopeError
 from erfscope.show.view.extras import EXTRAS
 
 WORDS = {"input_size": (24, 20), "samples": 2, "measures": "r50"}

@@ -13,14 +13,13 @@ from PIL import Image
 from torch import nn
 
 import erfscope
+from erfscope import ErfMap, ErfscopeError
 from erfscope.cli.main import main
-from erfscope.core.answer.maps.erf_map import ErfMap
 from erfscope.core.answer.measures import measure
 from erfscope.core.answer.positions import BorderEffect
 from erfscope.core.run.additions import every_unit
 from erfscope.core.run.additions.unit_fields import colour_units
 from erfscope.core.run.engine.batch import Need
-from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.unit import sides
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

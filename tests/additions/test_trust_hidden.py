@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import erfscope
+from erfscope import ErfMap
 from erfscope.core.answer.from_sums import with_trust
 from erfscope.core.answer.hidden import hidden_of
-from erfscope.core.answer.maps.erf_map import ErfMap
 from erfscope.core.answer.maps.probe import Probe, miss_alike
 from erfscope.core.answer.maps.trust import Hidden, Region, Size, Trust, are_off
 from erfscope.core.answer.measures import Geometry, measure

@@ -8,8 +8,8 @@ from sound_norms import sound_norms
 from torch import nn
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.core.run.attribution import GraphForward
-from erfscope.core.values.errors import ErfscopeError
 
 WORDS = {"input_size": (96, 120), "samples": 2, "unit": "0,0,3,4", "measures": "r50"}
 

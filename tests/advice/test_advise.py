@@ -13,13 +13,13 @@ from torch import nn
 from torch.nn import functional
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.apps.advise import search as search_module
 from erfscope.apps.advise.candidates import Candidate, joined, narrower, parts_of, wider
 from erfscope.apps.advise.halving import CHOOSING
 from erfscope.apps.advise.search import draw_seed
 from erfscope.apps.advise.target import parse_budget, parse_target
 from erfscope.apps.advise.verdict import FRESH
-from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -13,7 +13,7 @@ from rich.console import Console
 import erfscope
 from erfscope.apps.advise.structure import structure_of
 from erfscope.cli.main import main
-from erfscope.core.request.request import Request
+from erfscope.core import Request
 from erfscope.core.run.models import load_structure
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from erfscope import ErfscopeError
 from erfscope.apps.advise.candidates import Candidate
 from erfscope.apps.advise.halving import ENOUGH, MOST_DRAWS, Trial, beats, difference, front, settle, undecided
-from erfscope.core.values.errors import ErfscopeError
 
 Measure = Callable[[Candidate, int], float]
 

@@ -19,12 +19,10 @@ from scipy import stats
 from torch import nn
 
 import erfscope
+from erfscope import ErfscopeError, MeasurementError, Report, Result
 from erfscope.adapters import load
 from erfscope.core.answer.comparability import paired, swept
 from erfscope.core.answer.measures import SHOWN
-from erfscope.core.answer.report import Report
-from erfscope.core.answer.result import Result
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
 from erfscope.core.values.model_facts import Weights
 from erfscope.show.view.report_view import report_view
 from erfscope.show.view.terminal.report import ComparisonTable

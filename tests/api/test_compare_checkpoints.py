@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.adapters.weights.checkpoint_files import checkpoints, step_of
-from erfscope.core.values.errors import ErfscopeError
 from erfscope.show.figures.draw import fitting
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")

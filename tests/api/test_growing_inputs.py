@@ -12,14 +12,12 @@ from made_up import box_field
 from torch import nn
 
 import erfscope
-from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.result import InputRecord, Result, UnitRecord
+from erfscope import ErfMap, ErfscopeError, Result, Trf
+from erfscope.core import Finding
+from erfscope.core.answer.result import InputRecord, UnitRecord
 from erfscope.core.run import auto_input_size
 from erfscope.core.run.auto_input_size import DOUBLINGS, ENOUGH, TOO_SMALL, share_outside
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.finding import Finding
 from erfscope.core.values.model_facts import Weights
-from erfscope.core.values.unit import Trf
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 OWN = 32

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import erfscope
+from erfscope import MEASURES
 from erfscope.core.answer import from_sums
-from erfscope.core.answer.measures import MEASURES, SHOWN
+from erfscope.core.answer.measures import SHOWN
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

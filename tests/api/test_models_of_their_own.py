@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import erfscope
+from erfscope import ErfscopeError, MeasurementError
 from erfscope.adapters.sources.sources import split_layer
 from erfscope.cli.main import main
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
 from erfscope.show.page import html
 
 NETS = """

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.core.request.settings import Options
-from erfscope.core.values.errors import ErfscopeError
+from erfscope import ErfscopeError, Options
 
 IMAGE = np.random.default_rng(0).integers(0, 255, (20, 24, 3), dtype=np.uint8)
 #: Other values than the defaults.

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import erfscope
+from erfscope import ErfscopeError, MeasurementError
+from erfscope.core import Request
 from erfscope.core.answer.comparability import swept as swept_settings
 from erfscope.core.answer.maps.accumulator import error_bar
 from erfscope.core.images.files import by_input, paired_files
-from erfscope.core.request.request import Request
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
 from erfscope.show.view.report_view import report_view
 from erfscope.show.view.terminal.report import ComparisonTable
 

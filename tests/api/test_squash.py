@@ -9,7 +9,7 @@ from PIL import Image
 from torch import nn
 
 import erfscope
-from erfscope.core.values.errors import ErfscopeError
+from erfscope import ErfscopeError
 
 QUICK = {"measures": "r50", "draws": 1}
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

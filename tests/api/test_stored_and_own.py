@@ -8,9 +8,9 @@ from made_up import result
 
 import erfscope
 from erfscope.core.values.model_facts import Weights
+from erfscope.show import weights_condition
 from erfscope.show.view.report_view import report_view
 from erfscope.show.view.sentences import quiet_line, title
-from erfscope.show.view.words import weights_condition
 
 
 def test_checkpoints_are_named_by_folder_file_and_averaging():

@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.core.answer.measures import MEASURES
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope import MEASURES, ErfscopeError, MeasurementError
 from erfscope.core.values.layout import Layout
 from erfscope.core.values.unit_kind import KINDS, kind_of, layout_of_kind, resolve_kind
 

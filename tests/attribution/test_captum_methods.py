@@ -14,12 +14,11 @@ from captum.attr import NoiseTunnel
 from torch import Tensor, nn
 
 import erfscope
+from erfscope import CONVENTIONS, ErfscopeError
 from erfscope.adapters import ModuleAdapter
-from erfscope.core.answer.convention import CONVENTIONS
+from erfscope.core import Unit
 from erfscope.core.run.attribution import Question, captum_parameters
 from erfscope.core.run.attribution.captum_methods import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, captum_draws
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.unit import Unit
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.core.values.errors import ErfscopeError
+from erfscope import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

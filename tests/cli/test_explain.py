@@ -11,11 +11,9 @@ import pytest
 from rich.console import Console
 
 import erfscope
+from erfscope import CONVENTIONS, MEASURES, Report
 from erfscope.cli.explanation import explanation
 from erfscope.cli.main import main
-from erfscope.core.answer.convention import CONVENTIONS
-from erfscope.core.answer.measures import MEASURES
-from erfscope.core.answer.report import Report
 from erfscope.core.values.model_facts import Weights
 from erfscope.show.view.sentences import GUIDE, methods_sentence
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from erfscope import ErfscopeError
 from erfscope.adapters import load, split_label
 from erfscope.adapters.sources import timm_models, torchvision_models
 from erfscope.cli.commands import OWN, import_command
-from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.model_facts import Weights
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,9 @@ from rich.console import Console
 from torch import nn
 
 import erfscope
+from erfscope import ErfscopeError, MeasurementError
 from erfscope.adapters import load
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
-from erfscope.show.view.table import Column, Table, rows_of
+from erfscope.show import Column, Table, rows_of
 from erfscope.show.view.terminal.layers import layer_view
 from erfscope.show.view.terminal.table import TerminalTable
 

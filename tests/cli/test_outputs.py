@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.core.answer.storage.writing import FORMATS
 from erfscope.core.images.files import SUFFIXES as SUFFIXES_OF_IMAGES
-from erfscope.core.values.errors import ErfscopeError
 from erfscope.show.command.inputs import refuse_inputs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")]

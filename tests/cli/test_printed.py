@@ -15,8 +15,8 @@ import made_up
 import pytest
 
 import erfscope
-from erfscope.core.answer.report import Report
-from erfscope.core.values.finding import Finding
+from erfscope import Report
+from erfscope.core import Finding
 
 NOTE = Finding(code="clipped", text="the field is clipped")
 WARNED = replace(made_up.result(), findings=(NOTE, Finding(code="own_cell_dominated", text="it is its own cell")))

@@ -18,12 +18,12 @@ import pytest
 import warm
 
 import erfscope
+from erfscope import ErfscopeError, MeasurementError
 from erfscope.cli import interruption as interrupting
 from erfscope.cli.interruption import Interruption, stoppable
 from erfscope.cli.main import _run
 from erfscope.core.run import executor
 from erfscope.core.run.engine import batch
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 

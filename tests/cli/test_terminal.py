@@ -16,12 +16,13 @@ import pytest
 from rich.console import Console
 
 import erfscope
+from erfscope import Report
 from erfscope.apps.gate.gate import CheckReport, compare, entry_of
 from erfscope.apps.gate.verdict import PYTHON
 from erfscope.apps.lab.studies import STUDIES
 from erfscope.cli.main import main
-from erfscope.core.answer.layers import LayerRow, LayerTable
-from erfscope.core.answer.report import Report
+from erfscope.core import LayerRow
+from erfscope.core.answer.layers import LayerTable
 from erfscope.core.values.model_facts import Weights
 from erfscope.show.view.fit import text_width
 from erfscope.show.view.report_view import report_view

@@ -17,7 +17,7 @@ from sound_norms import sound_norms
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.core.values.errors import ErfscopeError
+from erfscope import ErfscopeError
 
 #: Largest relative L1 difference of two right maps.
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4}

@@ -13,14 +13,14 @@ from sound_norms import sound_norms
 from torch import Tensor, nn
 
 import erfscope
+from erfscope import CONVENTIONS, Convention, ErfscopeError
 from erfscope.adapters import ModuleAdapter
-from erfscope.core.answer.convention import CONVENTIONS, Convention, random_signs
+from erfscope.core import FloatArray, Unit
+from erfscope.core.answer.convention import random_signs
 from erfscope.core.answer.maps.accumulator import MapAccumulator
-from erfscope.core.answer.maps.erf_map import FloatArray
 from erfscope.core.answer.storage import json_format
 from erfscope.core.run.engine.running_sums import RunningSums
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.unit import Unit, resolve_units
+from erfscope.core.values.unit import resolve_units
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -630,7 +630,8 @@ def test_a_video_net_is_measured_on_its_frames_together_and_each_frames_mass_is_
 
 
 def prepared(erf: erfscope.ErfMap):
-    from erfscope.core.answer.measures.prepared import Geometry, Prepared
+    from erfscope.core import Prepared
+    from erfscope.core.answer.measures.prepared import Geometry
 
     return Prepared(erf.magnitude, Geometry(erf))
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import erfscope
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope import ErfscopeError, MeasurementError
 
 pytestmark = pytest.mark.slow
 

@@ -10,11 +10,10 @@ from sound_norms import sound_norms
 from torch import Tensor, nn
 
 import erfscope
+from erfscope import CONVENTIONS
 from erfscope.adapters import ModuleAdapter
-from erfscope.core.answer.convention import CONVENTIONS
-from erfscope.core.answer.maps.erf_map import FloatArray
+from erfscope.core import FloatArray, Unit
 from erfscope.core.run.attribution import ModelForward, Question, of_units
-from erfscope.core.values.unit import Unit
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from erfscope.core.answer.convention import CONVENTIONS
+from erfscope import CONVENTIONS, ErfMap
 from erfscope.core.answer.maps.accumulator import MapAccumulator, jackknife_se
-from erfscope.core.answer.maps.erf_map import ErfMap
 from erfscope.core.run.engine.looks import look, places_of_looks
 from erfscope.core.run.engine.outcome import half_mass_radius
 

@@ -18,18 +18,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import erfscope
+from erfscope import CONVENTIONS, MeasurementError
 from erfscope.adapters import ModuleAdapter
-from erfscope.core.answer.convention import CONVENTIONS
+from erfscope.core import OpenModel, Unit
 from erfscope.core.run.attribution import Question
 from erfscope.core.run.attribution.captum_methods import captum_draws
 from erfscope.core.run.attribution.captum_parameters import EXTRA_TENSORS
 from erfscope.core.run.attribution.forward import guarded
 from erfscope.core.run.engine.batch import FIRST_PASS, MAPS_TO_MEASURE, OVERHEAD, Need, needs, plan_batches
 from erfscope.core.run.engine.cost import pass_bytes
-from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.system.environment import available_bytes
-from erfscope.core.values.errors import MeasurementError
-from erfscope.core.values.unit import Unit
 
 CPU = torch.device("cpu")
 GIB = 2**30

@@ -14,10 +14,10 @@ import torchvision
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.core.request.request import Request
+from erfscope import ErfscopeError, MeasurementError
+from erfscope.core import Request, first_line
 from erfscope.core.run.models import load_structure
-from erfscope.core.system.model_errors import LONGEST, contain_exits, first_line, model_failed
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope.core.system.model_errors import LONGEST, contain_exits, model_failed
 from erfscope.core.values.input_size import input_size, input_sizes
 
 # --- Sizes ----------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from test_explorer import LAYERS, SIZE, net
 from torch import nn
 from torchvision.models import VisionTransformer
 
+from erfscope import CONVENTIONS
 from erfscope.core import MeasurementError, OpenModel, Unit, open_model, projective_fields
-from erfscope.core.answer.convention import CONVENTIONS, random_signs
+from erfscope.core.answer.convention import random_signs
 from erfscope.core.run.attribution import ModelForward, Question, of_units
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

@@ -21,17 +21,15 @@ from matplotlib.text import Text
 from PIL import Image
 
 import erfscope
+from erfscope import ErfMap, ErfscopeError, MeasurementError, Report, Result, Trf
 from erfscope.cli.main import main
-from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import MeasureValue, measure, with_errors
+from erfscope.core import MeasureValue
+from erfscope.core.answer.measures import measure, with_errors
 from erfscope.core.answer.measures.radial_curve import radial_profile
 from erfscope.core.answer.positions import Positions
-from erfscope.core.answer.report import Report
-from erfscope.core.answer.result import InputRecord, Result, UnitRecord
+from erfscope.core.answer.result import InputRecord, UnitRecord
 from erfscope.core.answer.storage.files import map_bytes
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
 from erfscope.core.values.model_facts import Weights
-from erfscope.core.values.unit import Trf
 from erfscope.show.figures import draw
 from erfscope.show.figures.asked import check_figure
 from erfscope.show.figures.canvas import drawing, figure_bytes

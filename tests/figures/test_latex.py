@@ -13,7 +13,7 @@ import made_up
 import pytest
 from test_figures import made, reports
 
-from erfscope.core.answer.report import Report
+from erfscope import Report
 from erfscope.show.figures.draw import folder_figures
 
 pytestmark = pytest.mark.slow

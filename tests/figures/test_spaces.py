@@ -9,12 +9,11 @@ import pytest
 from matplotlib.patches import Ellipse
 from matplotlib.text import Text
 
-from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import MeasureValue
+from erfscope import ErfMap, ErfscopeError, Result
+from erfscope.core import Axes, MeasureValue
 from erfscope.core.answer.positions import Positions
-from erfscope.core.answer.result import InputRecord, Result, UnitRecord
-from erfscope.core.values.axes import NAMES, Axes
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.answer.result import InputRecord, UnitRecord
+from erfscope.core.values.axes import NAMES
 from erfscope.core.values.model_facts import Weights
 from erfscope.show.figures.draw import figure_of, views
 from erfscope.show.figures.spaces import frames_around

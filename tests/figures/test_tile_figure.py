@@ -9,9 +9,8 @@ from matplotlib.patches import Rectangle
 from torch import nn
 
 import erfscope
-from erfscope import ErfscopeError
-from erfscope.apps.tile.budget import HaloBudget, Seam
-from erfscope.apps.tile.tile_plan import TilePlan
+from erfscope import ErfscopeError, HaloBudget, TilePlan
+from erfscope.apps.tile.budget import Seam
 from erfscope.show.plot import figure_bytes
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

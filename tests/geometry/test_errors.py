@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from erfscope.core.values.errors import unknown
+from erfscope.core import unknown
 
 
 def test_of_many_names_the_similar_ones_are_listed_first():

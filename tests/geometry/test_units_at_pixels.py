@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 import erfscope
-from erfscope.core.values.errors import ErfscopeError
+from erfscope import ErfscopeError
 
 
 def net(strides: int) -> nn.Sequential:

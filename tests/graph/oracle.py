@@ -10,11 +10,11 @@ from sound_norms import sound_norms
 from torch import nn
 
 import erfscope
+from erfscope.core import OpenModel
 from erfscope.core.graph.field import Fields
 from erfscope.core.graph.graph import Numbers
 from erfscope.core.graph.positions import Positions
 from erfscope.core.graph.record import record
-from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.system.containers import tensors_of
 from erfscope.core.values.layout import Layout
 

@@ -8,13 +8,14 @@ from sound_norms import sound_norms
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
+from erfscope import ErfscopeError
+from erfscope.core import Unit
 from erfscope.core.answer.convention import convention_of
 from erfscope.core.graph.run import Forward
 from erfscope.core.run.attribution import GraphForward, Question, of_units
 from erfscope.core.run.engine.cost import cropped_giga_multiply_adds
 from erfscope.core.system.containers import tensors_of
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.unit import Unit, box_at, inside
+from erfscope.core.values.unit import box_at, inside
 
 #: Images at a time: what is planned for one image must hold for a batch.
 BATCH = 2

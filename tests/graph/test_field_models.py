@@ -10,10 +10,10 @@ from releases import needs_meta_transformers
 from torch import nn
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.core.graph.field import Fields
 from erfscope.core.graph.positions import Positions
 from erfscope.core.graph.record import record
-from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.layout import Layout
 
 

@@ -8,7 +8,7 @@ from oracle import Net, Seen
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.core.values.errors import MeasurementError
+from erfscope import MeasurementError
 from erfscope.core.values.layout import Layout
 
 SIZE = (8, 12)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import erfscope
 from erfscope.adapters.recorded import recording_of
-from erfscope.core.graph.site import Site
+from erfscope.core import Site
 
 
 def averaging(channels: int, kernel: int, **options) -> nn.Conv2d:

@@ -16,9 +16,9 @@ from plain import agrees, graph_map, noise, plain_map, scrambled, share
 from torch import nn
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.cli.main import main
 from erfscope.core.run.engine.cost import cropped_giga_multiply_adds
-from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

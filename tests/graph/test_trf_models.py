@@ -11,7 +11,7 @@ from sound_norms import sound_norms
 from torch import nn
 
 import erfscope
-from erfscope.core.values.errors import ErfscopeError
+from erfscope import ErfscopeError
 
 
 def of(name, space, **options):

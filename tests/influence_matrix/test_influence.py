@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from erfscope import ErfWarning
-from erfscope.apps.lab.influence_matrix import influence
+from erfscope import ErfWarning, influence
 from erfscope.apps.lab.influence_matrix.compute import Products, can_be_taken_together
 from erfscope.core import ErfscopeError, MeasurementError
 

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 import erfscope
+from erfscope import ErfscopeError, Options
 from erfscope.cli.main import _run
-from erfscope.core.request.settings import Options
 from erfscope.core.run import isolated
 from erfscope.core.run.processes import Limits, Outcome, run_alone
-from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="has no fork server"),

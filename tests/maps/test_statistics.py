@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from erfscope.core import MeasureValue
 from erfscope.core.answer.maps.accumulator import GROUPS, GroupSums, error_bar, jackknife_se, signed_noise_floor
-from erfscope.core.answer.measures import MeasureValue
 
 
 def dealt(maps: np.ndarray, indices) -> GroupSums:

@@ -15,12 +15,13 @@ from scipy.optimize import brentq
 from torch import nn
 
 import erfscope
-from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope import ErfMap
+from erfscope.core import Axes
 from erfscope.core.answer.measures import measure
 from erfscope.core.answer.storage import files
-from erfscope.core.values.axes import NAMES, Axes, asked_axes
+from erfscope.core.values.axes import NAMES, asked_axes
+from erfscope.show import sides_text
 from erfscope.show.view.sentences import methods_sentence
-from erfscope.show.view.words import sides_text
 
 VOLUME = Axes.named(("depth", "row", "col"))
 SPACED = asked_axes(VOLUME, spacing=(2.5, 1.0, 1.5), unit_name="mm")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope import ErfMap
 from erfscope.core.answer.measures import measure
 
 NAMES = ["gaussian_sigma_row", "gaussian_r2", "best_shape"]

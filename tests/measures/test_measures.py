@@ -10,11 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_up import box_field
 
-from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import MEASURES, Measure, measure
-from erfscope.core.answer.measures.prepared import Geometry, Prepared
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.unit import Trf
+from erfscope import MEASURES, ErfMap, ErfscopeError, Measure, Trf
+from erfscope.core import Prepared
+from erfscope.core.answer.measures import measure
+from erfscope.core.answer.measures.prepared import Geometry
 
 # fmt: off
 NAMES = [

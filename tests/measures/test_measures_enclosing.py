@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope import ErfMap
 from erfscope.core.answer.measures import measure
 
 

@@ -9,11 +9,10 @@ import pytest
 from made_up import box_field
 from scipy import stats
 
+from erfscope import MEASURES, ErfMap, Trf
+from erfscope.core import Axes
 from erfscope.core.answer.maps.accumulator import GroupSums
-from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import MEASURES, with_errors
-from erfscope.core.values.axes import Axes
-from erfscope.core.values.unit import Trf
+from erfscope.core.answer.measures import with_errors
 
 SIDE = 33
 

@@ -7,10 +7,9 @@ import pytest
 from made_up import box_field
 from scipy.optimize import approx_fprime, least_squares
 
-from erfscope.core.answer.maps.erf_map import ErfMap
+from erfscope import ErfMap, Trf
 from erfscope.core.answer.measures import measure
 from erfscope.core.answer.measures.shapes import SHAPES, Axis, fit
-from erfscope.core.values.unit import Trf
 
 
 def erf_of(values: np.ndarray, center: tuple[float, float], trf: Trf | None = None) -> ErfMap:

@@ -12,7 +12,7 @@ from rich.console import Console
 from test_page import Page
 
 import erfscope
-from erfscope.core.values.finding import Finding
+from erfscope.core import Finding
 from erfscope.show.page import html
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")

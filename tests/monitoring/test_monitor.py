@@ -18,10 +18,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import erfscope
+from erfscope import ErfMonitor, ErfscopeError
 from erfscope.adapters.weights.weights import sha256
 from erfscope.apps.monitor import monitor as monitoring
-from erfscope.apps.monitor.monitor import ErfMonitor
-from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

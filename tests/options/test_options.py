@@ -13,18 +13,18 @@ from PIL import Image
 from torch import nn
 
 import erfscope
+from erfscope import CONVENTIONS, ErfscopeError, Options
 from erfscope.adapters.blocks import BLOCKS
 from erfscope.apps.lab.command import STUDY_NAMES
 from erfscope.apps.lab.studies import STUDIES
+from erfscope.core import Building, Request
 from erfscope.core.answer import figure_style
-from erfscope.core.answer.convention import CONVENTIONS
 from erfscope.core.images.synthetic import KINDS
 from erfscope.core.request import settings
-from erfscope.core.request.option import Building, declared
-from erfscope.core.request.request import Request
-from erfscope.core.request.settings import OPTIONS, Options, Settings
+from erfscope.core.request.option import declared
+from erfscope.core.request.settings import OPTIONS, Settings
 from erfscope.core.run.attribution.captum_methods import NAMES
-from erfscope.core.values.errors import ErfscopeError, naming_flags
+from erfscope.core.values.errors import naming_flags
 from erfscope.show.command import table
 from erfscope.show.figures.kinds import FIGURES
 from erfscope.show.figures.style import FigureStyle

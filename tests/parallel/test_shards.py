@@ -15,8 +15,7 @@ from PIL import Image
 from torch import nn
 
 import erfscope
-from erfscope.core.answer.report import Report
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
+from erfscope import ErfscopeError, MeasurementError, Report
 from erfscope.core.values.shard import Shard, parse
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")

@@ -11,10 +11,10 @@ import pytest
 from torch import nn
 
 import erfscope
-from erfscope.core.answer.depth import Depth, covered, depth_of, in_depth
+from erfscope.core import Finding
+from erfscope.core.answer.depth import Depth, covered, depth_of
 from erfscope.core.answer.maps.accumulator import error_bar
-from erfscope.core.values.finding import Finding
-from erfscope.show.view.depth import depth_sentences, depth_table
+from erfscope.show import depth_sentences, depth_table, in_depth
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from erfscope import ErfscopeError
 from erfscope.core.images.decode import decode
-from erfscope.core.values.errors import ErfscopeError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP", "PPM")
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from erfscope import ErfscopeError
 from erfscope.adapters.preprocess import input_config, preprocess
 from erfscope.core.images import open_arrays, open_pictures
 from erfscope.core.images.decode import _webp_size, decode, fit, read_picture, to_8_bit
-from erfscope.core.values.errors import ErfscopeError
 
 #: 256 steps of 16-bit grey whose 8-bit value is exact: 257 k -> k.
 RAMP = np.tile(np.arange(256, dtype=np.uint16) * 257, (8, 1))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from erfscope import ErfscopeError
 from erfscope.core.images import Stimuli, open_pictures
 from erfscope.core.images.files import SUFFIXES
-from erfscope.core.values.errors import ErfscopeError
 
 
 def whole(image: Image.Image) -> np.ndarray:

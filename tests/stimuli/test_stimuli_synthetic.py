@@ -12,9 +12,9 @@ import pytest
 import scipy.stats
 from PIL import Image
 
+from erfscope import ErfscopeError
 from erfscope.core.images import KINDS, Stimuli, synthetic
 from erfscope.core.images.synthetic import Stream
-from erfscope.core.values.errors import ErfscopeError
 
 leaves = importlib.import_module("erfscope.core.images.synthetic")  # the package's own name is the function's
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -19,13 +19,14 @@ from PIL import Image
 from torch import nn
 
 import erfscope
+from erfscope import ErfscopeError
 from erfscope.adapters.preprocess import input_config, preprocess
+from erfscope.core import Axes
 from erfscope.core.images import open_pictures, stored, values
 from erfscope.core.images.feed import Prefetcher
 from erfscope.core.images.files import paired_files, suffixes_of
 from erfscope.core.images.values import ValuesImages, open_values, read_values
-from erfscope.core.values.axes import NAMES, Axes, asked_axes
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.axes import NAMES, asked_axes
 from erfscope.core.values.model_facts import Preprocess
 
 SIZE = (4, 6, 8)

@@ -21,8 +21,7 @@ from torch import nn
 
 import erfscope
 import erfscope.core.answer.storage.files
-from erfscope import gate
-from erfscope.core.values.errors import ErfscopeError
+from erfscope import ErfscopeError, gate
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 

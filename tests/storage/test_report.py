@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 import erfscope
-from erfscope.core.answer.report import Report
-from erfscope.core.answer.storage.writing import FORMATS, check_output
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.printable import with_error
+from erfscope import ErfscopeError, Report
+from erfscope.core.answer.storage.writing import FORMATS
+from erfscope.show import check_output, with_error
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 

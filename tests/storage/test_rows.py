@@ -13,11 +13,11 @@ import pytest
 import warm
 
 import erfscope
+from erfscope import ErfscopeError, ErfWarning
 from erfscope.cli.main import _run
 from erfscope.core.answer.storage import writing
 from erfscope.core.answer.storage.files import begin_rows, is_report, read_begun, store_rows
 from erfscope.core.answer.storage.writing import ROWS
-from erfscope.core.values.errors import ErfscopeError, ErfWarning
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")]
 ASKED = {"weights": "random", "input_size": 32, "samples": 3, "measures": ["r50"], "batch_size": 1}

@@ -13,8 +13,7 @@ import jsonschema
 import pytest
 
 import erfscope
-from erfscope import gate
-from erfscope.core.values.errors import ErfscopeError
+from erfscope import ErfscopeError, gate
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "erfscope" / "core" / "answer" / "storage" / "schema"

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import erfscope
+from erfscope import ErfscopeError, MeasurementError
 from erfscope.core.system import environment
-from erfscope.core.values.errors import ErfscopeError, MeasurementError
-from erfscope.core.values.printable import with_error
+from erfscope.show import with_error
 from erfscope.show.view.sentences import methods_sentence
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
@@ -152,7 +152,7 @@ def test_a_folder_survives_a_figure_that_does_not_fit(result, tmp_path):
 
 @pytest.mark.parametrize("name", ["n" * 300 + ".png", "n" * 300 + "/", "n" * 300])
 def test_a_name_that_is_too_long_is_refused_before_measuring(name, tmp_path, monkeypatch):
-    from erfscope.core.answer.storage.writing import check_output
+    from erfscope.show import check_output
 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ErfscopeError, match="File name too long; choose another place"):

@@ -10,10 +10,9 @@ import pytest
 from conftest import SmallNet
 
 import erfscope
+from erfscope import ErfscopeError, Report
 from erfscope.apps.gate.artifacts import write_artifacts
 from erfscope.apps.gate.gate import CheckReport, Verdict, entry_of
-from erfscope.core.answer.report import Report
-from erfscope.core.values.errors import ErfscopeError
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 

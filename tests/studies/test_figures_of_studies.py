@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from erfscope.apps.lab.studies import Chart, ChartMap, Curve, Picture
+from erfscope.show import Chart, ChartMap, Curve, Picture
 from erfscope.show.plot import draw
 
 

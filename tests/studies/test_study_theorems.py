@@ -18,9 +18,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from erfscope import studies, theory
+from erfscope import Influence, influence, studies, theory
 from erfscope.apps.lab.command import study_view
-from erfscope.apps.lab.influence_matrix import Influence, influence
 from erfscope.apps.lab.studies import theorems
 from erfscope.apps.lab.studies.study import StudyOptions, claim
 from erfscope.apps.lab.studies.theorems import CASES, draws_of

@@ -13,9 +13,8 @@ import torch
 from test_tiling import EXACT, UNet, plan_of, positive
 from torch import Tensor, nn
 
-from erfscope import ErfscopeError
+from erfscope import ErfscopeError, TilePlan
 from erfscope.apps.tile.recipes import TOOLS, recipe
-from erfscope.apps.tile.tile_plan import TilePlan
 
 Keep = Callable[[slice], slice]
 

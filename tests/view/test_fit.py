@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erfscope.show.view.fit import GAP, LONGEST_WORD, aligned, fit, text_width
-from erfscope.show.view.table import Column, Table, TableRow
+from erfscope.show import Column, Table, TableRow, aligned
+from erfscope.show.view.fit import GAP, LONGEST_WORD, fit, text_width
 from erfscope.show.view.terminal.console import PlainConsole
 from erfscope.show.view.terminal.table import TerminalTable
 

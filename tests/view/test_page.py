@@ -19,14 +19,9 @@ import pytest
 from PIL import Image
 
 import erfscope
-from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import MeasureValue
+from erfscope import ErfMap, ErfscopeError, Report, Result, Trf
+from erfscope.core import Finding, MeasureValue
 from erfscope.core.answer.measures.radial_curve import radial_profile
-from erfscope.core.answer.report import Report
-from erfscope.core.answer.result import Result
-from erfscope.core.values.errors import ErfscopeError
-from erfscope.core.values.finding import Finding
-from erfscope.core.values.unit import Trf
 from erfscope.show.drawn import BRIGHTNESS, SHARES
 from erfscope.show.figures.draw import PIXELS, views
 from erfscope.show.figures.maps import COVER, colour_map

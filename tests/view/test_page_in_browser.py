@@ -21,9 +21,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 import erfscope
-from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.report import Report
-from erfscope.core.values.finding import Finding
+from erfscope import ErfMap, Report
+from erfscope.core import Finding
 from erfscope.show.figures.style import SCALES
 from erfscope.show.page import html
 

@@ -8,11 +8,11 @@ import re
 import made_up
 import pytest
 
-from erfscope.core.answer.measures import MEASURES, SHOWN
-from erfscope.core.values.finding import Finding
-from erfscope.core.values.printable import brief
+from erfscope import MEASURES
+from erfscope.core import Finding
+from erfscope.core.answer.measures import SHOWN
+from erfscope.show import GLOSS, brief
 from erfscope.show.view.report_view import report_view
-from erfscope.show.view.words import GLOSS
 
 FINDING = Finding(code="clipped", text="input too small: 73% lies outside")
 

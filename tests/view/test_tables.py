@@ -15,11 +15,11 @@ from dataclasses import replace
 import made_up
 import pytest
 
-from erfscope.core.answer.measures import MEASURES, SHOWN
-from erfscope.core.answer.report import Report
-from erfscope.core.values.finding import Finding
+from erfscope import MEASURES, Report
+from erfscope.core import Finding
+from erfscope.core.answer.measures import SHOWN
 from erfscope.core.values.model_facts import Weights
-from erfscope.core.values.printable import printable
+from erfscope.show import printable
 from erfscope.show.view.sentences import quiet_line
 from erfscope.show.view.table import escaped
 from erfscope.show.view.tables import latex_figure, symbol

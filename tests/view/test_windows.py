@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from erfscope import ErfMap, ErfscopeError, Report, Result
-from erfscope.core.values.axes import Axes
+from erfscope.core import Axes
 from erfscope.show.drawn import close_up, needed_side
 from erfscope.show.figures.draw import CAPTIONS, figure_of, folder_figures, views
 from erfscope.show.figures.mosaic import NARROW
@@ -189,7 +189,7 @@ def test_no_more_than_a_quarter_of_a_sheet_is_empty(width, count, columns) -> No
 
 
 def test_zero_has_no_sign_and_errors_that_cannot_be_seen_are_left_out() -> None:
-    from erfscope.core.values.printable import brief, number, plus, with_error
+    from erfscope.show import brief, number, plus, with_error
 
     assert [with_error(-0.00001, 0.00002), with_error(-0.001, 0.02), number(-0.0001, places=2)] == [
         "0.0000",

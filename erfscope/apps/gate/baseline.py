@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, TypedDict
 import numpy as np
 from msgspec import Meta, Struct
 
+from erfscope.apps.gate import structure as structures
 from erfscope.apps.gate.lock import locked
 from erfscope.apps.gate.structure import Structure
-from erfscope.apps.gate import structure as structures
 from erfscope.core import MEASURES, ErfscopeError, MeasureValue, Result, environment, from_json, to_json
 from erfscope.show import write
 
