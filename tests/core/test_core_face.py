@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from erfscope import core
-from erfscope.core import MeasurementError, Request, measure, open_images, open_model, rows
+from erfscope.core import ErfscopeError, MeasurementError, Request, measure, open_images, open_model, rows
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "core.md").read_text(encoding="utf-8")
 TOOL = re.search(r"```python\n(# fill\.py\n.*?)```", PAGE, flags=re.DOTALL)[1]
@@ -46,7 +46,9 @@ def test_the_tool_of_the_page_runs_as_a_command(tmp_path, monkeypatch):
     assert found.exit_code == 0
     lines = found.output.splitlines()
     assert lines[0] == "test_resnet: what each stage uses of its TRF, in px"
-    assert [line.split()[:2] for line in lines[3:]] == [
+    assert lines[1].startswith("RANDOM WEIGHTS")
+    (head,) = [number for number, line in enumerate(lines) if line.startswith("───")]
+    assert [line.split()[:2] for line in lines[head + 1 :]] == [
         ["act1", "11"],
         ["layer1", "31"],
         ["layer2", "55"],
@@ -92,3 +94,32 @@ def test_a_live_module_is_handed_back_as_found():
 def test_importing_the_face_imports_no_torch():
     code = "import erfscope.core, sys; print({'torch', 'timm', 'matplotlib'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"input_size": 96}, "open with input_size="),
+        ({"weights": "random-raw"}, "open with weights=('random',), and the request asks for ('random-raw',)"),
+        ({"seed": 1}, "open with seed=0, and the request asks for 1"),
+        ({"insert": "gcn@layer2"}, "open with insert=None"),
+    ],
+)
+def test_an_open_model_is_not_measured_as_another_one(changed, text):
+    request = Request.parse(OPTIONS)
+    with open_model("test_resnet", request) as model:
+        other = request.with_options(**changed)
+        with pytest.raises(ErfscopeError, match=re.escape(text)):
+            measure(rows({"net": model}, other), other)
+        (found,) = measure(rows({"net": model}, changed_layer := request.with_options(layer="layer1")), changed_layer)
+    assert found.layer == "layer1"
+
+
+def test_a_request_with_other_options_is_checked_and_keeps_the_others():
+    request = Request.parse({**OPTIONS, "layer": "layer2"})
+    other = request.with_options(unit="corner")
+    assert (other.layers, other.settings.unit, other.settings.samples) == (("layer2",), "corner", 2)
+    assert request.settings.unit == "centre"
+    with pytest.raises(ErfscopeError, match="unknown option 'units'"):
+        request.with_options(units="corner")

@@ -95,3 +95,21 @@ def test_a_value_prints_in_a_process_that_imported_its_own_module_alone():
 @pytest.mark.slow
 def test_the_face_needs_no_torch():
     assert fresh("import erfscope.show, sys; print({'torch', 'jinja2', 'matplotlib'} & set(sys.modules))") == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("-0.15 ± 0.02", "-0.15 ± 0.02"),
+        ("-7.2 px", "-7.2 px"),
+        ("+3 %", "+3 %"),
+        ("-2+3", "'-2+3"),
+        ("=1+1", "'=1+1"),
+        ("-cmd|' /C calc'!A0", "\"'-cmd|' /C calc'!A0\""),
+        ("@SUM(A1)", "'@SUM(A1)"),
+    ],
+)
+def test_numbers_are_written_as_they_are_and_formulas_as_text(tmp_path, text, written):
+    table = Table(columns=(Column(name="x"),), rows=rows_of([[text]]))
+    write(tmp_path / "x.csv", table)
+    assert (tmp_path / "x.csv").read_text(encoding="utf-8").splitlines()[1].strip('"') == written.strip('"')

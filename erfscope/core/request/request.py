@@ -9,7 +9,7 @@ from itertools import product
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, Union, Unpack, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -151,6 +151,20 @@ class Request:
             raise ErfscopeError(
                 "weights is for models that erfscope builds; a live module or an adapter has its weights already"
             )
+
+    def with_options(self, **options: Unpack[Options]) -> Self:
+        """The request with other values of some options, as :func:`erfscope.analyze` takes them.
+
+        Raises:
+            ErfscopeError: as for :meth:`parse`.
+        """
+        return replace(self.parse({**self.given, **options}, may_grow=True, of_each=True), raises=self.raises)
+
+    def opening(self) -> dict[str, Any]:
+        """What decides how a model is opened, by the names of options."""
+        settings = {name: getattr(self.settings, name) for name in ("seed", "device", "dtype", "squash")}
+        own = {"input_size": self.sizes, "weights": self.weights, "insert": self.insert, "alpha": self.alphas}
+        return {**self.building, **settings, **own}
 
     def of_model(self, label: str | None) -> Self:
         """The request of one of several models: with its own values of the options that it has in a mapping."""

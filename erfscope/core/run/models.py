@@ -103,7 +103,7 @@ def open_model(
             opened = variant_of(load_model(own, asked, size=size, weights=weights), asked)
         else:
             opened = load_structure(model, asked)
-    return replace(opened, lent=tuple(lent))
+    return replace(opened, lent=tuple(lent), request=asked)
 
 
 def _has_own_weights(model: Model, request: Request) -> bool:
@@ -165,8 +165,22 @@ def caller_modules(*models: object) -> list[nn.Module]:
     return found
 
 
-def with_weights_as_they_are(model: OpenModel) -> OpenModel:
-    """An open model of the caller's, whose weights may have changed, with the record of them as they are."""
+def reopened(model: OpenModel, request: Request) -> OpenModel:
+    """An open model for another request, with the record of its weights as they are: those of the caller's module may
+    have changed.
+
+    Raises:
+        ErfscopeError: the request asks for another model than it was opened as.
+    """
+    if model.request is not None:
+        was, now = model.request.opening(), request.opening()
+        for name in was | now:
+            drawn = name != "seed" or model.weights.seed is not None or model.insert
+            if drawn and repr(was.get(name)) != repr(now.get(name)):
+                raise ErfscopeError(
+                    f"{model.label} is open with {name}={was.get(name)!r}, and the request asks for {now.get(name)!r};"
+                    " open it with that request"
+                )
     if model.lent:
         model.adapter.weights = replace(model.adapter.weights, sha256=sha256(model.adapter.module))
     return model

@@ -19,7 +19,7 @@ from erfscope.core.run.engine.measure import refuse_others
 from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.outcome import failed
 from erfscope.core.run.entries import refuse_unknown_layers
-from erfscope.core.run.models import feed_of, load_model, with_weights_as_they_are
+from erfscope.core.run.models import feed_of, load_model, reopened
 from erfscope.core.run.rows import Row
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.model_facts import Preprocess, Weights
@@ -130,7 +130,7 @@ def _load_at_one_size(
 
     def built(label: str, model: Any, at: tuple[int, ...] | None) -> OpenModel | Result:
         if isinstance(model, OpenModel):
-            return with_weights_as_they_are(model)
+            return reopened(model, request)
         try:
             return load_model(model, request, size=at, weights=weights, label=label)
         except ErfscopeError as error:

@@ -179,12 +179,16 @@ def comma_separated(table: Table) -> str:
     return buffer.getvalue()
 
 
+#: A number with its error and its unit, which no spreadsheet runs.
+_NUMBER = re.compile(r"[+-]?[\d.,]+( ± [\d.]+)?( ?[%a-z°²]{1,6})?")
+
+
 def _harmless(item: Value) -> object:
     """Text that steers no terminal, and is quoted where a spreadsheet would run it as a formula."""
     if not isinstance(item, str):
         return item
     text = printable(item, keep="\n")
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(text) else text
 
 
 # --- Markdown -------------------------------------------------------------------------------------

@@ -53,6 +53,8 @@ class OpenModel:
     progress: Progress = no_progress
     #: Modules of the caller's, which are handed back as found.
     lent: tuple[nn.Module, ...] = ()
+    #: The options that it was opened with; None of one that is opened by measuring.
+    request: Request | None = None
     _blocks: list[ExitStack] = field(default_factory=list, repr=False, compare=False)
 
     def __enter__(self) -> Self:
