@@ -19,7 +19,7 @@ from scipy.ndimage import affine_transform
 
 import erfscope
 from erfscope import CONVENTIONS, Result
-from erfscope.apps.gate.gate import BaselineEntry, BaselineMeasure, Verdict, compare, entry_of
+from erfscope.apps.gate.gate import BaselineEntry, BaselineMeasure, Verdict, compare_entries, entry_of
 from erfscope.apps.gate.sample_sizes import LIMIT, is_enough, more_images, sizes
 from erfscope.core.answer.maps.accumulator import GROUPS, MapAccumulator
 from erfscope.core.answer.measures.values import with_errors
@@ -141,7 +141,7 @@ def checked(looks: Iterator[BaselineEntry], expected: BaselineEntry) -> tuple[Ve
     """The verdict of a check of other weights, and the images that it takes in all."""
     number, images = 1 + len(expected.more), 0
     for _, entry in zip(range(number), looks, strict=False):
-        verdict = compare(entry, expected, name="x", looks=number)
+        verdict = compare_entries(entry, expected, name="x", looks=number)
         images += entry.protocol["samples"]
         if not verdict.is_noisy:
             break
@@ -162,7 +162,7 @@ def tallies(pool: Pool, runs: int) -> dict[float, Tally]:
             maps = changed[change][order[most : 2 * most]]
             verdict, images = checked(pool.entries(maps), expected)
             tally.words[verdict.word] += 1
-            tally.first[compare(next(pool.entries(maps)), expected, name="x").word] += 1
+            tally.first[compare_entries(next(pool.entries(maps)), expected, name="x").word] += 1
             tally.images += images
             tally.baseline += SAMPLES + sum(look.samples for look in expected.more)
     return found

@@ -282,3 +282,18 @@ def test_few_functions_lie_between_the_public_one_and_autograd(monkeypatch):
     erfscope.sweep(torch.nn.Conv2d(3, 4, 3), images=torch.randn(1, 3, 16, 16), measures="r50")
     assert stacks
     assert min(map(len, stacks)) <= 8, stacks
+
+
+def test_what_measures_compares_and_gives_sides_has_one_name():
+    """Functions of the library; a command is called after the function that does its work."""
+    named = Counter(
+        node.name
+        for path in CORE
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    )
+    assert {name: named[name] for name in ("compare", "measure", "sides_of")} == {
+        "compare": 1,
+        "measure": 1,
+        "sides_of": 1,
+    }

@@ -15,7 +15,7 @@ from torch import nn
 import erfscope
 from erfscope import ErfMap, ErfscopeError
 from erfscope.cli.main import main
-from erfscope.core.answer.measures import measure
+from erfscope.core.answer.measures import measure_map
 from erfscope.core.answer.positions import BorderEffect
 from erfscope.core.run.additions import every_unit
 from erfscope.core.run.additions.unit_fields import colour_units
@@ -276,7 +276,7 @@ def test_a_linear_net_of_ones_has_the_sizes_of_its_closed_form():
     power = np.linalg.matrix_power(np.tri(side, k=1) * np.tri(side, k=1).T, depth)
     for unit in [(0, 0), (0, 7), (1, 2), (7, 7), (14, 13)]:
         values = np.outer(power[unit[0]], power[unit[1]])
-        expected = measure(ErfMap(values=values / values.sum(), center_px=unit, stride_px=(1.0, 1.0)), R50)
+        expected = measure_map(ErfMap(values=values / values.sum(), center_px=unit, stride_px=(1.0, 1.0)), R50)
         for name in R50:
             assert getattr(found, name)[unit] == pytest.approx(expected[name], abs=1e-9)
     interior = found.r50[found.inside]

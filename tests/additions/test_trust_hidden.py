@@ -14,7 +14,7 @@ from erfscope.core.answer.from_sums import with_trust
 from erfscope.core.answer.hidden import hidden_of
 from erfscope.core.answer.maps.probe import Probe, miss_alike
 from erfscope.core.answer.maps.trust import Hidden, Region, Size, Trust, are_off
-from erfscope.core.answer.measures import Geometry, measure
+from erfscope.core.answer.measures import Geometry, measure_map
 from erfscope.show.view.extras import trust_text
 
 ASKED = {"samples": 8, "measures": "r50,r90,far_mass", "trust": True}
@@ -92,14 +92,14 @@ def test_a_map_that_lacks_the_largest_share_has_the_largest_sizes(energy, cells)
         whole = erf.values + norm * far * math.sqrt(energy / far.sum())
         moved = ErfMap(values=whole / whole.sum(), center_px=erf.center_px, stride_px=erf.stride_px)
         error = cells if name == "r90" else 1e-9
-        assert hidden.sizes[name].largest == pytest.approx(measure(moved, [name])[name], abs=error)
-        assert hidden.sizes[name].printed == measure(erf, [name])[name]
+        assert hidden.sizes[name].largest == pytest.approx(measure_map(moved, [name])[name], abs=error)
+        assert hidden.sizes[name].printed == measure_map(erf, [name])[name]
 
 
 def test_a_map_that_lacks_nothing_has_the_sizes_that_are_printed():
     erf = disc()
     hidden = hidden_of(lacking(erf, 0.0), erf)
-    assert hidden.sizes["r90"].largest == pytest.approx(measure(erf, ["r90"])["r90"], abs=1e-6)
+    assert hidden.sizes["r90"].largest == pytest.approx(measure_map(erf, ["r90"])["r90"], abs=1e-6)
     assert hidden.sizes["far_mass"].largest == 0
     assert hidden.is_within
 

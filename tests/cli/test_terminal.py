@@ -17,7 +17,7 @@ from rich.console import Console
 
 import erfscope
 from erfscope import Report
-from erfscope.apps.gate.gate import CheckReport, compare, entry_of
+from erfscope.apps.gate.gate import CheckReport, compare_entries, entry_of
 from erfscope.apps.gate.verdict import PYTHON
 from erfscope.apps.lab.studies import STUDIES
 from erfscope.cli.main import main
@@ -179,8 +179,8 @@ def test_verdicts_are_shown_as_they_were(golden):
         "is another": entry_of(made_up.vit()),
     }
     advice = replace(PYTHON, accept="erfscope check --update")
-    verdicts = [compare(entry, expected, name=name, advice=advice) for name, entry in asked.items()]
-    verdicts.append(compare(expected, None, name="is new", advice=replace(advice, accept="")))
+    verdicts = [compare_entries(entry, expected, name=name, advice=advice) for name, entry in asked.items()]
+    verdicts.append(compare_entries(expected, None, name="is new", advice=replace(advice, accept="")))
     assert [verdict.word for verdict in verdicts] == ["fail", "pass", "cannot tell", "cannot tell", "cannot tell"]
     golden("check", CheckReport(verdicts=tuple(verdicts), baseline=Path("erf-baseline.json")).text + "\n")
 

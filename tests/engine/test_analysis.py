@@ -649,7 +649,7 @@ def test_a_sequence_net_is_measured_along_its_one_axis():
     np.testing.assert_allclose(result.map.values, expected / expected.sum(), rtol=1e-9, atol=1e-15)
     assert (result.unit.index, result.unit.center_px, result.trf.size_px) == ((8,), (32.0,), (13,))
     assert result.frame_mass is None
-    assert "sigma_row" not in erfscope.core.answer.measures.measure(result.map)
+    assert "sigma_row" not in erfscope.core.answer.measures.measure_map(result.map)
     t = np.arange(64)
     mean = (t * expected).sum() / expected.sum()
     assert float(result["sigma_time"]) == pytest.approx(

@@ -14,7 +14,7 @@ from torch import nn
 
 import erfscope
 from erfscope.apps.gate.checks import CheckRequest, check_all
-from erfscope.core.answer.measures import measure
+from erfscope.core.answer.measures import measure_map
 from erfscope.show.page import html, report_fragment, result_fragment
 from erfscope.show.view.sentences import methods_sentence
 
@@ -71,7 +71,7 @@ def test_sizes_are_those_of_the_map_summed_over_its_first_axis(clip):
     flat = erfscope.ErfMap(
         values=clip.map.values.sum(0), center_px=clip.map.center_px[1:], stride_px=clip.map.stride_px[1:]
     )
-    by_hand = measure(flat, ["r50", "r90", "far_mass"])
+    by_hand = measure_map(flat, ["r50", "r90", "far_mass"])
     for name, value in by_hand.items():
         assert clip[name].value == pytest.approx(value)
     assert clip["r50"].of_input == pytest.approx(by_hand["r50"] / 24)

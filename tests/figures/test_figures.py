@@ -24,7 +24,7 @@ import erfscope
 from erfscope import ErfMap, ErfscopeError, MeasurementError, Report, Result, Trf
 from erfscope.cli.main import main
 from erfscope.core import MeasureValue
-from erfscope.core.answer.measures import measure, with_errors
+from erfscope.core.answer.measures import measure_map, with_errors
 from erfscope.core.answer.measures.radial_curve import radial_profile
 from erfscope.core.answer.positions import Positions
 from erfscope.core.answer.result import InputRecord, UnitRecord
@@ -188,7 +188,7 @@ def test_the_profile_is_the_rule_of_the_radii_at_every_radius(center):
     rings = [np.abs(distance - r) <= 0.5 + 1e-9 for r in found.radius_px]
     np.testing.assert_allclose(found.density, [erf.values[ring].mean() * values.size for ring in rings], rtol=1e-9)
     for name, share in (("r50", 0.5), ("r90", 0.9)):
-        at = found.radius_px == measure(erf, [name])[name]
+        at = found.radius_px == measure_map(erf, [name])[name]
         assert found.enclosed[at] == pytest.approx(share, abs=1e-9)
     assert found.enclosed[-1] == pytest.approx(1, abs=1e-12)
 
@@ -200,7 +200,7 @@ def test_the_fit_of_a_gaussian_is_its_own_profile_and_noise_has_none():
     np.testing.assert_allclose(found.fit[near], found.density[near], rtol=1e-4)
     noise = np.random.default_rng(0).random((64, 64))
     flat = ErfMap(values=noise / noise.sum(), center_px=(31.0, 31.0), stride_px=(8.0, 8.0))
-    assert measure(flat, ["gaussian_sigma_row"])["gaussian_sigma_row"] is None
+    assert measure_map(flat, ["gaussian_sigma_row"])["gaussian_sigma_row"] is None
     assert radial_profile(flat, with_fit=True).fit is None
 
 

@@ -17,7 +17,7 @@ from erfscope.apps.gate.gate import (
     BaselineMeasure,
     CheckReport,
     changes,
-    compare,
+    compare_entries,
     from_pairs,
     judge,
     parse,
@@ -343,7 +343,7 @@ def test_a_difference_that_is_printed_as_zero_has_no_sign(difference, sign):
 
 def test_the_line_on_default_tolerances_is_there_where_nobody_named_any():
     for named, has_line in ((None, True), (tolerances({"r50": "-5%"}), False)):
-        found = compare(entry(), entry(), name="x", tolerances=named)
+        found = compare_entries(entry(), entry(), name="x", tolerances=named)
         assert ("default tolerance" in CheckReport(verdicts=(found,), baseline=Path("b.json")).text) is has_line
 
 
@@ -373,25 +373,25 @@ def entry(value: float = 100.0, sha256: str | None = "a", **more) -> BaselineEnt
     ],
 )
 def test_the_same_weights_may_move_by_one_percent_and_others_by_five(value, sha256, word, cause):
-    found = compare(entry(value, sha256), entry(), name="x")
+    found = compare_entries(entry(value, sha256), entry(), name="x")
     assert found.word == word
     assert found.cause.startswith(cause)
 
 
 def test_own_tolerances_hold_whatever_the_weights():
     wide = {"r50": Tolerance(side="narrower", amount=0.1, relative=True)}
-    found = compare(entry(92.0), entry(), name="x", tolerances=wide)
+    found = compare_entries(entry(92.0), entry(), name="x", tolerances=wide)
     assert found.word == "pass"
     assert [measure.name for measure in found.measures] == ["r50"]
 
 
 def test_another_question_is_not_compared_and_a_failed_structure_counts_first():
-    found = compare(entry(protocol={"samples": 40}), entry(), name="x")
+    found = compare_entries(entry(protocol={"samples": 40}), entry(), name="x")
     assert (found.word, found.cause, found.measures) == ("cannot tell", "settings changed", ())
     assert "samples is 40 and was 20" in found.reason
-    shrunk = compare(entry(protocol={"samples": 40}, structure=shape(size_px=(9, 9))), entry(), name="x")
+    shrunk = compare_entries(entry(protocol={"samples": 40}, structure=shape(size_px=(9, 9))), entry(), name="x")
     assert (shrunk.word, shrunk.exit_code) == ("fail", 1)
-    other = compare(
+    other = compare_entries(
         entry(protocol={"input_size": [32]}, structure=shape(size_px=(9, 9))),
         entry(protocol={"input_size": [64]}),
         name="x",
@@ -400,23 +400,23 @@ def test_another_question_is_not_compared_and_a_failed_structure_counts_first():
 
 
 def test_what_cannot_be_used_or_is_missing_is_never_a_pass():
-    assert compare(entry(), None, name="x").exit_code == 3
-    unusable = compare(entry(unusable="NaN", measures={}), entry(), name="x")
+    assert compare_entries(entry(), None, name="x").exit_code == 3
+    unusable = compare_entries(entry(unusable="NaN", measures={}), entry(), name="x")
     assert (unusable.exit_code, unusable.reason) == (3, "NaN")
-    assert compare(entry(), entry(measures={}), name="x").exit_code == 3
+    assert compare_entries(entry(), entry(measures={}), name="x").exit_code == 3
 
 
 def test_other_circumstances_are_a_notice():
-    found = compare(
+    found = compare_entries(
         entry(recorded={"torch": "2", "threads": 1}), entry(recorded={"torch": "1", "threads": 1}), name="x"
     )
     assert (found.word, found.notices) == ("pass", ("measured with torch 2 (was 1)",))
 
 
 def test_a_result_without_numbers_is_no_pass():
-    assert compare(entry(measures={}), entry(), name="x").word == "cannot tell"
-    assert compare(entry(measures={}), entry(), name="x", structure_only=True).word == "pass"
-    assert compare(entry(structure=None), entry(), name="x").word == "cannot tell"
+    assert compare_entries(entry(measures={}), entry(), name="x").word == "cannot tell"
+    assert compare_entries(entry(measures={}), entry(), name="x", structure_only=True).word == "pass"
+    assert compare_entries(entry(structure=None), entry(), name="x").word == "cannot tell"
 
 
 def test_a_bound_in_place_of_an_exact_field_proves_no_growth():
@@ -603,7 +603,9 @@ GELU = {**PLAIN, "act1": ("gelu",)}
 )
 def test_the_same_weights_on_the_same_images_leave_no_noise(value, operations, word, cause):
     words = {"r50": "1%"}
-    found = compare(exact(value, operations, wobble=OTHER), exact(100.0), name="x", tolerances=tolerances(words))
+    found = compare_entries(
+        exact(value, operations, wobble=OTHER), exact(100.0), name="x", tolerances=tolerances(words)
+    )
     assert (found.word, found.cause) == (word, cause)
     assert found.measures[0].se == 0
     # Other images, other weights and types with few digits are noise.
@@ -614,7 +616,7 @@ def test_the_same_weights_on_the_same_images_leave_no_noise(value, operations, w
     ):
         other = exact(value, operations, wobble=OTHER, **more)
         known = dataclasses.replace(exact(100.0), protocol=other.protocol)
-        assert compare(other, known, name="x", tolerances=tolerances(words)).word == "cannot tell"
+        assert compare_entries(other, known, name="x", tolerances=tolerances(words)).word == "cannot tell"
 
 
 def test_the_cause_says_which_part_of_a_model_changed():
@@ -636,26 +638,29 @@ def test_the_cause_says_which_part_of_a_model_changed():
         (entry(102.0, "b", structure=of({"a": PLAIN["act1"]})), "PASS x · model changed, within the tolerances"),
     ):
         words = tolerances({"r50": "-5%"})
-        found = compare(now, before, name="x", tolerances=words, structure_only=not now.measures)
+        found = compare_entries(now, before, name="x", tolerances=words, structure_only=not now.measures)
         assert found.in_one_line.text.startswith(line)
 
 
 def test_a_changed_environment_is_not_called_a_change_of_code():
     now, before = (exact(value, recorded={"pixels": "p", "torch": torch}) for value, torch in ((98.0, "2"), (100, "1")))
-    assert compare(now, before, name="x").cause.startswith("code or environment changed")
+    assert compare_entries(now, before, name="x").cause.startswith("code or environment changed")
 
 
 def test_one_line_says_why_a_check_does_not_pass():
     smaller = dataclasses.replace(exact(100.0), structure=shape(size_px=(71, 71)))
     words = tolerances({"r50": "1%"})
     square = dataclasses.replace(exact(100.0), structure=shape(size_px=(103, 103)))
-    found = compare(smaller, square, name="x", tolerances=words)
+    found = compare_entries(smaller, square, name="x", tolerances=words)
     assert found.in_one_line.text == "FAIL x · structure changed: TRF 103 -> 71"
-    moved = compare(exact(98.0, GELU), exact(100.0), name="x", tolerances=words)
+    moved = compare_entries(exact(98.0, GELU), exact(100.0), name="x", tolerances=words)
     assert moved.in_one_line.text.endswith("weights: act1: relu -> gelu; r50 100 -> 98.0 px (1%)")
-    other = compare(entry(protocol={"samples": 40}), entry(), name="x")
+    other = compare_entries(entry(protocol={"samples": 40}), entry(), name="x")
     assert other.in_one_line.text == "INCONCLUSIVE x · settings changed: samples is 40 and was 20"
-    assert compare(exact(100.0), exact(100.0), name="x", tolerances=words).in_one_line.text == "PASS x · same weights"
+    assert (
+        compare_entries(exact(100.0), exact(100.0), name="x", tolerances=words).in_one_line.text
+        == "PASS x · same weights"
+    )
 
 
 @pytest.mark.parametrize(("name", "word", "value"), [("far_mass", "-5%", 0.0), ("center_share", "-5%", 0.98)])
@@ -666,6 +671,6 @@ def test_a_percentage_that_nothing_can_exceed_passes_with_a_notice(name, word, v
 
 def test_a_tolerance_that_guards_nothing_is_not_called_noise():
     absolute = tolerances({"r50": "-100"})
-    found = compare(entry(100.0), entry(100.0), name="x", tolerances=absolute)
+    found = compare_entries(entry(100.0), entry(100.0), name="x", tolerances=absolute)
     assert (found.word, found.cause) == ("cannot tell", "a measure cannot be compared")
     assert "guards nothing" in found.in_one_line.text

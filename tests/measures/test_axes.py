@@ -17,7 +17,7 @@ from torch import nn
 import erfscope
 from erfscope import ErfMap
 from erfscope.core import Axes
-from erfscope.core.answer.measures import measure
+from erfscope.core.answer.measures import measure_map
 from erfscope.core.answer.storage import files
 from erfscope.core.values.axes import NAMES, asked_axes
 from erfscope.show import sides_text
@@ -48,7 +48,7 @@ def radius_of_ellipsoid(sigma, share: float) -> float:
 
 
 def test_a_gaussian_in_a_volume_has_the_radii_of_three_dimensions():
-    found = measure(volume((5.0, 5.0, 5.0)))
+    found = measure_map(volume((5.0, 5.0, 5.0)))
     # The chi distribution of three degrees of freedom.
     assert found["r50"] == pytest.approx(1.53817 * 5, rel=5e-3)
     assert found["r90"] == pytest.approx(2.50028 * 5, rel=5e-3)
@@ -72,7 +72,7 @@ def test_spacing_turns_voxels_into_millimetres(deep, wide):
     """The same Gaussian in mm, on voxels of 2.5 x 1 x 1.5 mm."""
     center = (20.2, 45.0, 30.4)
     values = gaussian((41, 91, 61), center, (deep / 2.5, wide, wide / 1.5))
-    found = measure(ErfMap(values=values, center_px=center, stride_px=(1.0,) * 3, axes=SPACED))
+    found = measure_map(ErfMap(values=values, center_px=center, stride_px=(1.0,) * 3, axes=SPACED))
     for share in (0.5, 0.9):
         expected = radius_of_ellipsoid((deep, wide), share)
         assert found[f"r{round(100 * share)}"] == pytest.approx(expected, rel=5e-3)
@@ -87,8 +87,8 @@ def test_spacing_turns_voxels_into_millimetres(deep, wide):
 
 
 def test_an_equal_spacing_multiplies_lengths_and_leaves_shares():
-    plain = measure(volume((3.0, 5.0, 4.0)))
-    scaled = measure(volume((3.0, 5.0, 4.0), asked_axes(VOLUME, spacing=(2.0, 2.0, 2.0))))
+    plain = measure_map(volume((3.0, 5.0, 4.0)))
+    scaled = measure_map(volume((3.0, 5.0, 4.0), asked_axes(VOLUME, spacing=(2.0, 2.0, 2.0))))
     for name, value in plain.items():
         entry, factor = erfscope.MEASURES[name], 1
         if entry.unit in ("px", "px2"):
@@ -100,7 +100,7 @@ def test_an_equal_spacing_multiplies_lengths_and_leaves_shares():
 def test_pixels_that_are_not_square_are_measured_in_their_unit():
     values = np.einsum("i,j->ij", *(np.exp(-((np.arange(81) - 40.0) ** 2) / 2 / s**2) for s in (5.0, 10.0)))
     axes = asked_axes(Axes.of_rank(2), spacing=(0.5, 0.25), unit_name="um")
-    found = measure(ErfMap(values=values, center_px=(40.0, 40.0), stride_px=(1.0, 1.0), axes=axes))
+    found = measure_map(ErfMap(values=values, center_px=(40.0, 40.0), stride_px=(1.0, 1.0), axes=axes))
     # Both sigmas are 2.5 um.
     assert found["r50"] == pytest.approx(1.17741 * 2.5, rel=5e-3)
     assert found["side50"] == pytest.approx(2 * 1.05181 * 2.5, rel=5e-3)
@@ -264,7 +264,7 @@ def test_reports_keep_their_axes(tmp_path):
     again = files.read(tmp_path / "report").results[0]
     assert again.axes == result.axes
     assert again["r90"].value == pytest.approx(result["r90"].value)
-    assert measure(again.map, ["extent90_depth"]) == measure(result.map, ["extent90_depth"])
+    assert measure_map(again.map, ["extent90_depth"]) == measure_map(result.map, ["extent90_depth"])
     assert "mm" in str(again)
 
 
@@ -285,7 +285,7 @@ def test_sizes_are_in_the_units_that_files_state(tmp_path):
     net, _ = random_stack(0)
     volume = erfscope.analyze(net, images=str(tmp_path / "v.nii"), input_size=(12, 12, 12), in_chans=1)
     assert volume.axes.text == volume.options["axes"] == "depth 2.5 mm, row 1 mm, col 1.5 mm"
-    by_hand = measure(ErfMap(
+    by_hand = measure_map(ErfMap(
         values=volume.map.values, center_px=volume.map.center_px, stride_px=volume.map.stride_px,
         axes=asked_axes(VOLUME, spacing=(2.5, 1.0, 1.5)),
     ))  # fmt: skip

@@ -12,7 +12,7 @@ from made_up import box_field
 
 from erfscope import MEASURES, ErfMap, ErfscopeError, Measure, Trf
 from erfscope.core import Prepared
-from erfscope.core.answer.measures import measure
+from erfscope.core.answer.measures import measure_map
 from erfscope.core.answer.measures.prepared import Geometry
 
 # fmt: off
@@ -61,14 +61,14 @@ def same(found: float | str | None, expected: float | str | None) -> bool:
 
 
 def number(erf: ErfMap, name: str) -> float:
-    value = measure(erf, [name])[name]
+    value = measure_map(erf, [name])[name]
     assert isinstance(value, float)
     return value
 
 
 @pytest.mark.parametrize(("layers", "kernel"), [(1, 3), (5, 3), (20, 3), (40, 2), (7, 5), (4, 7)])
 def test_sigma_and_kurtosis_of_a_uniform_convolution_stack_follow_luo(layers, kernel):
-    found = measure(uniform_stack(layers, kernel))
+    found = measure_map(uniform_stack(layers, kernel))
     variance = layers * (kernel**2 - 1) / 12
     for axis in ("row", "col"):
         assert found[f"sigma_{axis}"] == pytest.approx(math.sqrt(variance), rel=1e-9)
@@ -83,14 +83,14 @@ def test_sigma_and_kurtosis_of_a_uniform_convolution_stack_follow_luo(layers, ke
     [(5, 8.307, 11), (9, 11.0, 19), (10, 11.705, 21), (20, 16.155, 41), (40, 22.738, 81), (80, 32.265, 161)],
 )
 def test_luo_size_of_a_uniform_stack_matches_the_published_table(layers, size, trf):
-    found = measure(uniform_stack(layers, 3), ["luo_size", "erf_trf"])
+    found = measure_map(uniform_stack(layers, 3), ["luo_size", "erf_trf"])
     assert found["luo_size"] == pytest.approx(size, abs=5e-4)
     assert found["erf_trf"] == pytest.approx(size / trf, abs=5e-4)
 
 
 @pytest.mark.parametrize("layers", [1, 6, 15])
 def test_participation_and_entropy_of_a_binomial_map_follow_from_the_binomials(layers):
-    found = measure(uniform_stack(layers, 2))
+    found = measure_map(uniform_stack(layers, 2))
     assert found["participation_area"] == pytest.approx((4**layers / math.comb(2 * layers, layers)) ** 2, rel=1e-12)
     line = [math.comb(layers, t) / 2**layers for t in range(layers + 1)]
     assert found["entropy_area"] == pytest.approx(math.exp(-2 * sum(p * math.log(p) for p in line)), rel=1e-12)
@@ -100,7 +100,7 @@ def test_participation_and_entropy_of_a_binomial_map_follow_from_the_binomials(l
 @pytest.mark.parametrize("center", [(90.0, 110.0), (95.5, 103.5), (88.3, 120.7)])
 def test_sizes_of_an_isotropic_gaussian_have_their_closed_forms(sigma, center):
     shape = (200, 240)
-    found = measure(erf_of(gaussian(shape, center, (sigma, sigma)), center))
+    found = measure_map(erf_of(gaussian(shape, center, (sigma, sigma)), center))
     for name, factor in {"r50": 1.17741, "r90": 2.14597, "r95": 2.44775}.items():
         assert found[name] == pytest.approx(factor * sigma, rel=5e-3)
     for name, factor in {"side20": 1.187, "side30": 1.503, "side50": 2.104, "side99": 5.613}.items():
@@ -144,7 +144,7 @@ def test_center_share_of_a_gaussian_is_a_product_of_error_functions():
 def test_center_share_of_a_token_that_fills_its_cell_is_one_and_leaves_no_context():
     values = np.zeros((64, 64))
     values[16:32, 32:48] = 1
-    found = measure(erf_of(values, (23.5, 39.5), stride=(16.0, 16.0)))
+    found = measure_map(erf_of(values, (23.5, 39.5), stride=(16.0, 16.0)))
     assert found["center_share"] == pytest.approx(1, abs=1e-12)
     assert found["context_r50"] is None
     assert found["context_r90"] is None
@@ -168,7 +168,7 @@ def test_context_radii_ignore_whatever_the_own_cell_holds():
 )
 def test_a_uniform_map_has_area_equal_to_the_share_wherever_the_unit_is(shape, place):
     center = (place[0] * (shape[0] - 1), place[1] * (shape[1] - 1))
-    found = measure(erf_of(np.ones(shape), center))
+    found = measure_map(erf_of(np.ones(shape), center))
     for share in (20, 30, 50, 99):
         assert found[f"area{share}"] == pytest.approx(share / 100, abs=1e-9)
     assert found["coverage"] == 1
@@ -183,7 +183,7 @@ def test_a_uniform_map_has_area_equal_to_the_share_wherever_the_unit_is(shape, p
 def test_a_single_cell_at_the_unit_has_no_radius():
     values = np.zeros((31, 41))
     values[12, 20] = 3.5
-    found = measure(erf_of(values, (12.0, 20.0), stride=(4.0, 4.0)))
+    found = measure_map(erf_of(values, (12.0, 20.0), stride=(4.0, 4.0)))
     for name in ("r50", "r90", "r95", "sigma_row", "sigma_major", "sigma_minor", "offset", "far_mass", "side20"):
         assert found[name] == 0, name
     assert found["side99"] == pytest.approx(2 * (math.sqrt(0.99) - 0.5), rel=1e-9)
@@ -206,7 +206,7 @@ def test_a_single_cell_at_the_unit_has_no_radius():
 def test_a_single_cell_beside_the_unit_lies_at_its_distance():
     values = np.zeros((31, 41))
     values[15, 24] = 1
-    found = measure(erf_of(values, (12.0, 20.0)))
+    found = measure_map(erf_of(values, (12.0, 20.0)))
     assert found["r50"] == pytest.approx(5, rel=1e-12)
     assert found["r90"] == pytest.approx(5.4, rel=1e-12)
     assert found["offset"] == pytest.approx(5, rel=1e-12)
@@ -216,7 +216,7 @@ def test_a_single_cell_beside_the_unit_lies_at_its_distance():
 @pytest.mark.parametrize("angle", [-75.0, -45.0, -10.0, 0.0, 30.0, 60.0, 90.0])
 def test_the_axes_of_a_rotated_gaussian_are_found(angle):
     center = (70.5, 68.0)
-    found = measure(erf_of(gaussian((141, 141), center, (10.0, 4.0), angle_deg=angle), center))
+    found = measure_map(erf_of(gaussian((141, 141), center, (10.0, 4.0), angle_deg=angle), center))
     assert found["angle_deg"] == pytest.approx(angle, abs=1e-6)
     assert found["sigma_major"] == pytest.approx(10, rel=1e-6)
     assert found["sigma_minor"] == pytest.approx(4, rel=1e-6)
@@ -228,7 +228,7 @@ def test_a_line_has_an_angle_but_no_anisotropy_whatever_the_rounding(step):
     for seed in range(30):
         values = np.zeros((60, 60))
         values[step[0] * np.arange(20), step[1] * np.arange(20)] = np.random.default_rng(seed).exponential(size=20)
-        found = measure(erf_of(values, (7.3, 20.1)), ["angle_deg", "sigma_minor", "anisotropy"])
+        found = measure_map(erf_of(values, (7.3, 20.1)), ["angle_deg", "sigma_minor", "anisotropy"])
         assert found["angle_deg"] == pytest.approx(math.degrees(math.atan2(*step)))
         assert found["sigma_minor"] == 0
         assert found["anisotropy"] is None
@@ -243,15 +243,15 @@ def noisy() -> ErfMap:
 @pytest.mark.parametrize("factor", [1e-12, 7.0, 1e9])
 def test_no_measure_depends_on_the_scale_of_the_map(factor):
     erf = noisy()
-    scaled = measure(erf_of(factor * erf.values, erf.center_px, erf.stride_px, erf.trf))
-    for name, value in measure(erf).items():
+    scaled = measure_map(erf_of(factor * erf.values, erf.center_px, erf.stride_px, erf.trf))
+    for name, value in measure_map(erf).items():
         assert same(scaled[name], value), name
 
 
 def test_transposing_the_map_swaps_rows_and_columns():
     erf = noisy()
-    plain = measure(erf)
-    turned = measure(
+    plain = measure_map(erf)
+    turned = measure_map(
         erf_of(erf.values.T, erf.center_px[::-1], erf.stride_px[::-1], trf_of((51, 61), (6, -13), (56, 40)))
     )
     for name, value in plain.items():
@@ -264,19 +264,21 @@ def test_transposing_the_map_swaps_rows_and_columns():
 def test_a_signed_map_is_measured_by_its_absolute_value():
     erf = noisy()
     signs = np.where(np.random.default_rng(0).random(erf.values.shape) < 0.5, -1, 1)
-    assert measure(erf_of(signs * erf.values, erf.center_px, erf.stride_px, erf.trf, scale="signed")) == measure(erf)
+    assert measure_map(
+        erf_of(signs * erf.values, erf.center_px, erf.stride_px, erf.trf, scale="signed")
+    ) == measure_map(erf)
 
 
 def test_a_film_is_measured_on_its_sum_over_time_and_a_signal_on_its_one_axis():
     erf = noisy()
     film = erf_of(np.stack([0.25 * erf.values, 0.75 * erf.values]), (0.5, *erf.center_px), (1.0, *erf.stride_px))
     flat = erf_of(erf.values, erf.center_px, erf.stride_px)
-    for name, value in measure(film).items():
+    for name, value in measure_map(film).items():
         if MEASURES[name].axis == "time":
             continue
-        assert same(value, measure(flat, [name])[name]), name
+        assert same(value, measure_map(flat, [name])[name]), name
     line = np.exp(-((np.arange(101) - 40.0) ** 2) / 2 / 36)
-    found = measure(erf_of(line, (40.0,), (2.0,)))
+    found = measure_map(erf_of(line, (40.0,), (2.0,)))
     assert found["sigma_time"] == pytest.approx(6, rel=1e-9)
     assert found["r50"] == pytest.approx(0.6745 * 6, rel=5e-3)
     assert found["gaussian_sigma_time"] == pytest.approx(6, rel=1e-6)
@@ -305,15 +307,15 @@ def test_clipped_is_the_share_of_the_field_outside_the_reference():
     half_out = trf_of((60, 40), (-30, 20), (100, 100))
     assert number(erf_of(values, (0.0, 40.0), trf=half_out), "clipped") == pytest.approx(0.5)
     everywhere = trf_of((100, 100), (0, 0), (100, 100), global_by="attention")
-    found = measure(erf_of(values, (0.0, 40.0), trf=everywhere))
+    found = measure_map(erf_of(values, (0.0, 40.0), trf=everywhere))
     assert found["clipped"] == 0
     assert found["erf_trf"] is None
-    assert measure(erf_of(values, (0.0, 40.0)), ["clipped", "erf_trf"]) == {"clipped": None, "erf_trf": None}
+    assert measure_map(erf_of(values, (0.0, 40.0)), ["clipped", "erf_trf"]) == {"clipped": None, "erf_trf": None}
 
 
 @pytest.mark.parametrize("fill", [0.0, math.nan, math.inf])
 def test_a_map_without_finite_mass_has_no_measures(fill):
-    found = measure(erf_of(np.full((9, 9), fill), (4.0, 4.0), trf=trf_of((9, 9), (0, 0), (9, 9))))
+    found = measure_map(erf_of(np.full((9, 9), fill), (4.0, 4.0), trf=trf_of((9, 9), (0, 0), (9, 9))))
     assert list(found) == NAMES
     assert set(found.values()) == {None}
 
@@ -323,13 +325,13 @@ def test_users_can_add_a_measure_and_numbers_that_are_not_finite_become_none(mon
         monkeypatch.setitem(
             MEASURES, name, Measure(name=name, kind="score", wider=None, formula="max p", function=function)
         )
-    found = measure(erf_of([[1.0, 3.0]], (0.0, 0.0)), ["peak", "broken"])
+    found = measure_map(erf_of([[1.0, 3.0]], (0.0, 0.0)), ["peak", "broken"])
     assert found == {"peak": 0.75, "broken": None}
 
 
 def test_an_unknown_measure_is_named_with_the_nearest_one():
     with pytest.raises(ErfscopeError, match=r"unknown measure 'r_50'.*did you mean 'r50'"):
-        measure(noisy(), ["r_50"])
+        measure_map(noisy(), ["r_50"])
 
 
 @pytest.mark.slow
@@ -356,7 +358,7 @@ def test_zeros_around_a_map_are_measured_as_if_they_were_looked_at(shape, corner
     inside[:] = np.random.default_rng(seed).random(inside.shape)
     erf = erf_of(values, center, (2.0, 3.0), trf_of(side, corner, shape) if with_trf else None)
     whole = Prepared(erf.magnitude, Geometry(erf))
-    for name, found in measure(erf).items():
+    for name, found in measure_map(erf).items():
         expected = MEASURES[name].function(whole)
         # A fit's scales are as good as its end: two orders of summation end up to 1e-6 apart where the map hardly says
         # where that is.

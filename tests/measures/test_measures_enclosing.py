@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from erfscope import ErfMap
-from erfscope.core.answer.measures import measure
+from erfscope.core.answer.measures import measure_map
 
 
 def erf_of(values, center) -> ErfMap:
@@ -19,7 +19,7 @@ def erf_of(values, center) -> ErfMap:
 
 
 def number(erf: ErfMap, name: str) -> float:
-    value = measure(erf, [name])[name]
+    value = measure_map(erf, [name])[name]
     assert isinstance(value, float)
     return value
 

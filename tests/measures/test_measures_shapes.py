@@ -8,7 +8,7 @@ from made_up import box_field
 from scipy.optimize import approx_fprime, least_squares
 
 from erfscope import ErfMap, Trf
-from erfscope.core.answer.measures import measure
+from erfscope.core.answer.measures import measure_map
 from erfscope.core.answer.measures.shapes import SHAPES, Axis, fit
 
 
@@ -33,14 +33,15 @@ def exponential(z):
 )
 def test_gaussian_box_and_laplace_maps_recognise_themselves(center, sigma):
     shape = (81, 97)
-    found = measure(erf_of(outer(shape, center, sigma, gauss), center))
+    found = measure_map(erf_of(outer(shape, center, sigma, gauss), center))
     assert found["best_shape"] == "gaussian"
     assert found["gaussian_sigma_row"] == pytest.approx(sigma[0], rel=2e-3)
     assert found["gaussian_sigma_col"] == pytest.approx(sigma[1], rel=2e-3)
     assert (
-        measure(erf_of(outer(shape, center, sigma, lambda z: 1.0 * (np.abs(z) < 1.5)), center))["best_shape"] == "box"
+        measure_map(erf_of(outer(shape, center, sigma, lambda z: 1.0 * (np.abs(z) < 1.5)), center))["best_shape"]
+        == "box"
     )
-    assert measure(erf_of(outer(shape, center, sigma, exponential), center))["best_shape"] == "laplace"
+    assert measure_map(erf_of(outer(shape, center, sigma, exponential), center))["best_shape"] == "laplace"
 
 
 def test_a_box_and_a_laplace_map_are_fitted_with_their_own_standard_deviation():
@@ -87,7 +88,7 @@ def test_the_gaussian_fit_of_a_noisy_clipped_map_agrees_with_a_general_least_squ
     expected = least_squares(residual, [2.0, 15.0, 28.0, 8.0, 8.0], xtol=1e-14, ftol=1e-14, gtol=1e-14)
     r2 = 1 - 2 * expected.cost / np.sum((data - data.mean()) ** 2)
     assert 0.5 < r2 < 0.9
-    found = measure(erf_of(values, (12.0, 30.0), trf))
+    found = measure_map(erf_of(values, (12.0, 30.0), trf))
     assert found["gaussian_sigma_row"] == pytest.approx(expected.x[3], rel=1e-5)
     assert found["gaussian_sigma_col"] == pytest.approx(expected.x[4], rel=1e-5)
     assert found["gaussian_r2"] == pytest.approx(r2, rel=1e-8)
@@ -116,7 +117,7 @@ def test_a_fit_that_begins_at_that_of_another_map_ends_where_any_fit_does(off):
 
 def test_a_map_that_is_no_gaussian_has_no_gaussian_sigma():
     values = np.random.default_rng(0).exponential(size=(64, 64)) ** 3
-    found = measure(erf_of(values, (31.5, 31.5)))
+    found = measure_map(erf_of(values, (31.5, 31.5)))
     assert found["gaussian_r2"] < 0.5
     assert found["gaussian_sigma_row"] is None
     assert found["gaussian_sigma_col"] is None

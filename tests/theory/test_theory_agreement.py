@@ -58,13 +58,13 @@ def test_unknown_conventions_and_shapes_are_named(jacobian):
 def test_a_comparison_finds_the_worst_entry():
     closed = np.array([[4.0, 0.0], [1.0, -8.0]])
     measured = closed + np.array([[1e-3, 0], [-4e-3, 2e-3]])
-    agreement = theory.compare(measured, closed)
+    agreement = theory.agreement(measured, closed)
     assert agreement.max_absolute == pytest.approx(4e-3)
     assert agreement.max_relative == pytest.approx(4e-3 / 8)  # of the largest entry, not of the entry itself
     assert agreement.worst == (1, 0)
     assert agreement.within(1e-3)
     assert not agreement.within(1e-4)
-    assert theory.compare(closed, closed).max_absolute == 0
+    assert theory.agreement(closed, closed).max_absolute == 0
 
 
 def test_nothing_that_is_not_finite_agrees():
@@ -74,22 +74,22 @@ def test_nothing_that_is_not_finite_agrees():
         ([[np.inf, 1]], [[np.inf, 1]]),
         ([[1, 1]], [[1, np.inf]]),
     ):
-        agreement = theory.compare(measured, closed)
+        agreement = theory.agreement(measured, closed)
         assert agreement.max_absolute == agreement.max_relative == np.inf
         assert not agreement.within(1e300)
-    assert theory.compare([[np.nan, 1]], [[0, 1]]).worst == (0, 0)
+    assert theory.agreement([[np.nan, 1]], [[0, 1]]).worst == (0, 0)
 
 
 def test_against_zero_the_error_is_absolute():
-    agreement = theory.compare([[0.0, 3e-4]], [[0.0, 0.0]])
+    agreement = theory.agreement([[0.0, 3e-4]], [[0.0, 0.0]])
     assert agreement.max_relative == agreement.max_absolute == 3e-4
 
 
 def test_other_shapes_do_not_compare():
     with pytest.raises(ValueError, match=r"shape \(2,\) cannot be compared with a closed form of shape \(1, 2\)"):
-        theory.compare([1.0, 2.0], [[1.0, 2.0]])
+        theory.agreement([1.0, 2.0], [[1.0, 2.0]])
     with pytest.raises(ValueError, match="cannot be compared"):
-        theory.compare(np.empty((0, 3)), np.empty((0, 3)))
+        theory.agreement(np.empty((0, 3)), np.empty((0, 3)))
 
 
 PADDINGS = {

@@ -14,7 +14,7 @@ import torch
 from erfscope.apps.gate import baseline as baselines
 from erfscope.apps.gate.acceptance import Missing, entry_to_store, settled, with_halo
 from erfscope.apps.gate.baseline import SETTINGS_CHANGED, BaselineEntry, entry_of
-from erfscope.apps.gate.compare import compare
+from erfscope.apps.gate.compare import compare_entries
 from erfscope.apps.gate.observed import Observed, observe
 from erfscope.apps.gate.sample_sizes import growth_notice, is_enough, more_images, sizes
 from erfscope.apps.gate.tolerance import (
@@ -123,7 +123,7 @@ def compare_to_baseline(
     allowed = _parsed(tolerances)
     refuse_pointless(allowed or {}, expected)
     result.compute(allowed or ())
-    verdict = compare(entry_of(result), expected, name=own, tolerances=allowed)
+    verdict = compare_entries(entry_of(result), expected, name=own, tolerances=allowed)
     return replace(verdict, result=result)
 
 
@@ -235,7 +235,7 @@ def _verdict(
     more = [look for look in known if look.samples > number]
 
     def compared(observed: Observed) -> Verdict:
-        found = compare(
+        found = compare_entries(
             observed.entry,
             expected,
             name=check.name,

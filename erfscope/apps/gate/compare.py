@@ -20,7 +20,7 @@ ROUNDING = {"float64": 1e-6, "float32": 2e-3}
 STRUCTURAL = (*ASKED, *Question.__annotations__)
 
 
-def compare(
+def compare_entries(
     obtained: BaselineEntry,
     expected: BaselineEntry | None,
     *,

@@ -1,7 +1,7 @@
 """What is public of the gate, as ``erfscope.gate``: baselines, tolerances, the comparison and its verdict."""
 
 from erfscope.apps.gate.baseline import FILE, BaselineEntry, BaselineMeasure, baseline_bytes, entry_of, read, update
-from erfscope.apps.gate.compare import compare
+from erfscope.apps.gate.compare import compare_entries
 from erfscope.apps.gate.judge import MeasureVerdict, judge
 from erfscope.apps.gate.structure import Structure, StructureChange, changes, structure, structure_of
 from erfscope.apps.gate.tolerance import GUARDED, Tolerance, defaults, from_pairs, parse, tolerances
@@ -21,7 +21,7 @@ __all__ = [
     "Verdict",
     "baseline_bytes",
     "changes",
-    "compare",
+    "compare_entries",
     "defaults",
     "entry_of",
     "from_pairs",

@@ -11,7 +11,7 @@ import numpy as np
 from erfscope.core.adapter import Adapter
 from erfscope.core.answer.maps.accumulator import MIN_GROUPS, MapAccumulator, jackknife_se, signed_noise_floor
 from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import measure
+from erfscope.core.answer.measures import measure_map
 from erfscope.core.answer.measures.border import lost_at_borders, stands_at_border
 from erfscope.core.graph.default_layer import deeper_map, passed_over
 from erfscope.core.graph.graph import name_of, shape_of
@@ -86,7 +86,7 @@ def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, noun: str, leaked:
 def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
     """The findings on a map around the place of its unit."""
     trf = erf.trf
-    numbers = measure(erf, ["center_share", "clipped", "luo_size", "r50"])
+    numbers = measure_map(erf, ["center_share", "clipped", "luo_size", "r50"])
     share, clipped = numbers["center_share"], numbers["clipped"]
     if isinstance(share, float) and share > OWN_CELL:
         text = f"{share:.0%} of the ERF is the unit's own cell{COMPARE}"

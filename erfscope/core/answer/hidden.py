@@ -12,7 +12,7 @@ import numpy as np
 from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray
 from erfscope.core.answer.maps.probe import LARGEST_ERROR, Probe, is_unpredicted, miss_alike
 from erfscope.core.answer.maps.trust import Hidden, Size, Trust
-from erfscope.core.answer.measures import Geometry, measure
+from erfscope.core.answer.measures import Geometry, measure_map
 
 #: The share outside r90.
 OUTSIDE = 0.1
@@ -130,5 +130,5 @@ def _most(probes: Sequence[Probe]) -> float:
 
 
 def _number(erf: ErfMap, name: str) -> float:
-    value = measure(erf, [name])[name]
+    value = measure_map(erf, [name])[name]
     return value if isinstance(value, float) else math.nan

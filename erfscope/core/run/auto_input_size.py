@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from erfscope.core.answer.findings import CUT_OFF, outside_text
 from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import measure
+from erfscope.core.answer.measures import measure_map
 from erfscope.core.answer.result import Result
 from erfscope.core.run.parallel import RankGone, current
 from erfscope.core.values.errors import ErfscopeError
@@ -130,7 +130,7 @@ def _clipped(row: Result) -> float:
     input."""
     if row.map is None or row.trf is None or row.trf.is_global:
         return 1.0
-    clipped = measure(row.map, ["clipped"])["clipped"]
+    clipped = measure_map(row.map, ["clipped"])["clipped"]
     return clipped if isinstance(clipped, float) else 1.0
 
 

@@ -5,7 +5,7 @@ May import: what ``apps`` may.
 Features are rows, X is (n, c); ``A[p, i]`` is the weight with which p receives from i, and A is not assumed symmetric;
 products of weights run W_1 W_2 ... W_L. Functions that give a Jacobian give the whole of it, ``J[p, r, i, s]`` = dY_pr
 / dX_is, (m, c_out, n, c_in); :func:`influence_of` turns it into an influence matrix (m, n) of any convention, and
-:func:`compare` holds a measured one against it.
+:func:`agreement` holds a measured one against it.
 
 The page docs/theory.md has all results under the labels that are cited here (D7, ...) with their sources, and the
 errata (E0-01, ...)."""
@@ -50,7 +50,7 @@ from erfscope.apps.lab.theory.convolution import (
 from erfscope.apps.lab.theory.expectations import (
     Agreement,
     Moments,
-    compare,
+    agreement,
     dot_attention_mean,
     dot_attention_random_weights,
     linear_gcn_constant_weights,
@@ -87,6 +87,7 @@ __all__ = [
     "Moments",
     "StackShape",
     "adjacency_power",
+    "agreement",
     "attention_reweighting",
     "binomial_asymptote",
     "boundary_bias",
@@ -94,7 +95,6 @@ __all__ = [
     "chebnet",
     "chebygin",
     "chebyshev_polynomials",
-    "compare",
     "dead_targets",
     "degrees",
     "dot_attention",

@@ -224,7 +224,7 @@ class Agreement:
         return self.max_relative <= tolerance
 
 
-def compare(influence: ArrayLike, closed_form: ArrayLike) -> Agreement:
+def agreement(influence: ArrayLike, closed_form: ArrayLike) -> Agreement:
     """Compare a measured array with its closed form.
 
     The relative error is max |difference| / max |closed form|, not the largest ratio of entries: closed forms are

@@ -17,7 +17,7 @@ from erfscope.core.answer.measures.table import (
     Value,
     shown_of,
 )
-from erfscope.core.answer.measures.values import MeasureValue, measure, with_errors
+from erfscope.core.answer.measures.values import MeasureValue, measure_map, with_errors
 
 __all__ = [
     "INPUT_SHARE",
@@ -31,7 +31,7 @@ __all__ = [
     "Prepared",
     "Unit",
     "Value",
-    "measure",
+    "measure_map",
     "shown_of",
     "with_errors",
 ]

@@ -129,7 +129,7 @@ class MeasureValue:
         return tuple(a - b for a, b in zip(ours, theirs, strict=True)) if len(ours) == len(theirs) >= MIN_GROUPS else ()
 
 
-def measure(erf: ErfMap, names: Sequence[str] | None = None) -> dict[str, Value]:
+def measure_map(erf: ErfMap, names: Sequence[str] | None = None) -> dict[str, Value]:
     """Measure one map.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import measure
+from erfscope.core.answer.measures import measure_map
 from erfscope.core.answer.result import Result
 from erfscope.core.request.settings import Settings
 from erfscope.core.run.engine.batch import accumulate, device_and_dtype
@@ -64,7 +64,7 @@ def _maps(plan: Plan, index: int, settings: Settings) -> list[ErfMap]:
 def _change(coarse: ErfMap, fine: ErfMap) -> str:
     """From one map to the other."""
     share = float(np.abs(coarse.values - fine.values).sum() / np.abs(fine.values).sum())
-    before, after = (measure(erf, ["r50"])["r50"] for erf in (fine, coarse))
+    before, after = (measure_map(erf, ["r50"])["r50"] for erf in (fine, coarse))
     text = f"{share:.2%} (relative L1)"
     if not isinstance(before, float) or not isinstance(after, float) or before == 0:
         return text

@@ -93,7 +93,7 @@ def _graph(neighbours: int, width: int, nodes: int, generator: torch.Generator) 
     jacobian = theory.influence_of(theory.gatv2(*graph, **given), "jacobian")
     return {
         "gradients": max(errors) / scale,
-        "jacobian": theory.compare(erfscope.influence(function, x), jacobian).max_relative,
+        "jacobian": theory.agreement(erfscope.influence(function, x), jacobian).max_relative,
         "printed": float(np.abs(printed - found[1].numpy()).max()) / scale,
         "dead": theory.dead_targets(*graph, **given),
         "dead_autograd": _sent(layer, function(x), generator) < 1e-12,

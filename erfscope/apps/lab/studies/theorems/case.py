@@ -109,13 +109,13 @@ def follows(fn: NodeMap, x: Tensor, jacobian: ArrayLike, outputs: Sequence[int] 
     errors = []
     for name in RULES:
         measured = influence(fn, x, name, outputs)
-        errors.append(theory.compare(measured, theory.influence_of(jacobian, name)[rows]).max_relative)
+        errors.append(theory.agreement(measured, theory.influence_of(jacobian, name)[rows]).max_relative)
     return Outcome(error=max(errors))
 
 
 def equals(measured: ArrayLike, closed_form: ArrayLike, *, limit: float = LIMIT) -> Outcome:
     """Compare numbers with those of a closed form."""
-    return Outcome(error=theory.compare(np.asarray(measured), np.asarray(closed_form)).max_relative, limit=limit)
+    return Outcome(error=theory.agreement(np.asarray(measured), np.asarray(closed_form)).max_relative, limit=limit)
 
 
 def worst(*outcomes: Outcome) -> Outcome:
