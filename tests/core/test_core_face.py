@@ -123,3 +123,13 @@ def test_a_request_with_other_options_is_checked_and_keeps_the_others():
     assert request.settings.unit == "centre"
     with pytest.raises(ErfscopeError, match="unknown option 'units'"):
         request.with_options(units="corner")
+
+
+def test_a_site_says_what_its_units_see_and_where_that_is_cut_off():
+    from torch import nn
+
+    model = open_model(nn.Sequential(nn.Conv2d(3, 2, 5, padding=2)), input_size=9, with_numbers=False)
+    site = model.site("0")
+    corner, centre = site.units("corner")[0], site.units("centre")[0]
+    assert (site.trf(corner).box_px, site.trf(corner).is_clipped) == (((-2, 2), (-2, 2)), True)
+    assert (site.trf(centre.index), site.trf(centre).is_clipped) == (site.trf(centre), False)

@@ -427,7 +427,7 @@ def numbered_by_the_picture(tokens: Tensor) -> Tensor:
     ("function", "cause"),
     [
         (masked, "gather picks positions by numbers that are not followed"),
-        (grouped, "which have no image position: pooled, mixed or queried values"),
+        (grouped, "whose values have no image position: they are pooled, mixed or queried"),
         (numbered_by_the_picture, "index picks positions by numbers that are not followed"),
     ],
 )

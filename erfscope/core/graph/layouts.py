@@ -26,7 +26,7 @@ class Reading(NamedTuple):
 
 
 #: Of what has no image position, as queries and pooled values.
-NO_PLACE = Reading(None, "which have no image position: pooled, mixed or queried values")
+NO_PLACE = Reading(None, "whose values have no image position: they are pooled, mixed or queried")
 
 
 def read_places(places: Sequence[Place], shape: Shape, images: int) -> Reading:

@@ -258,6 +258,11 @@ class Trf:
         """Whether the TRF covers the whole reference by a global operation."""
         return self.global_by is not None
 
+    @property
+    def is_clipped(self) -> bool:
+        """Whether a part of it lies outside the reference, or a border or a stride keeps the unit from reading it."""
+        return self.clipped_box_px != self.box_px
+
     def __str__(self) -> str:
         bound = "" if self.exact else "at most "
         lines = [f"TRF {bound}{size_text(self.size_px)} of {size_text(self.reference_px)}"]
