@@ -203,7 +203,7 @@ class SearchRun:
 
     def _halo(self, request: Request) -> float | None:
         """The largest side of the halo of the output, in cells; None where tiles are not possible."""
-        halo = halo_of(self.model, request, self.given.get("layer"))
+        halo = halo_of(self.model, request)
         return None if halo.blockers or not halo.px else float(max(max(sides) for sides in halo.px))
 
     def _measure(self, candidate: Candidate, draw: int) -> float:

@@ -76,7 +76,7 @@ def with_halo(verdict: Verdict, model: Model, request: Request, longest: int) ->
     word: Literal["fail", "cannot tell"] = "fail"
     cause = "halo too long"
     try:
-        halo = halo_of(model, request, request.layers[0], request.settings.wrt)
+        halo = halo_of(model, request)
         if not halo.blockers and max(map(max, halo.px)) <= longest:
             return verdict
         obtained = f"no tiles are possible: {halo.blockers[0]}" if halo.blockers else halo_text(halo.px)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 
 import torch
 
@@ -79,36 +79,37 @@ def find_tilings(
         ]
 
 
-def halo_of(model: Model, request: Request, layer: str | None, wrt: str = IMAGE) -> Halo:
+def halo_of(model: Model, request: Request) -> Halo:
     """The halo of tiles with which they give a layer's map, or what makes them impossible.
 
     Args:
         model: As for :func:`find_tilings`.
-        request: What builds the model.
-        layer: The layer; what the model returns if None.
-        wrt: The input that is cut, of several.
+        request: What builds the model; its layer, of none what the model returns, and its reference, of several inputs
+            the one that is cut.
 
     Raises:
         ErfscopeError: as :func:`erfscope.tile`.
     """
-    plan, *_ = find_tilings(model, replace(request, alphas=(None,)), layer=layer, wrt=wrt)
+    own = replace(request, alphas=(None,))
+    plan, *_ = find_tilings(model, own, layer=request.layers[0], wrt=request.references[0])
     return Halo(px=plan.halo, alignment_px=plan.alignment, blockers=plan.blockers)
 
 
 def with_halos(results: Sequence[Result], model: Model | Saved, request: Request) -> list[Result]:
     """The results of a model, with the halo of each one's layer."""
-
-    @cache
-    def found(layer: str, size: tuple[int, ...] | None, has_blocks: bool, wrt: str) -> Halo:
-        own = replace(request, sizes=(size,), insert=request.insert if has_blocks else None)
-        try:
-            return halo_of(model.spec if isinstance(model, Saved) else model, own, layer, wrt)
-        except ErfscopeError as error:
-            return Halo(px=(), alignment_px=(), blockers=(error.reason,))
+    found = dict[tuple[object, ...], Halo]()
 
     def of(row: Result) -> Halo:
         is_one_of_several = row.wrt.startswith(ONE_INPUT)
         size, wrt = (None, row.wrt) if is_one_of_several else (row.input.size, IMAGE)
-        return found(row.layer, size, row.insert is not None, wrt)
+        key = (row.layer, size, row.insert is not None, wrt)
+        if key not in found:
+            insert = None if row.insert is None else request.insert
+            own = replace(request, layers=(row.layer,), sizes=(size,), insert=insert, references=(wrt,))
+            try:
+                found[key] = halo_of(model.spec if isinstance(model, Saved) else model, own)
+            except ErfscopeError as error:
+                found[key] = Halo(px=(), alignment_px=(), blockers=(error.reason,))
+        return found[key]
 
     return [row if row.status == "error" else replace(row, halo=of(row)) for row in results]
