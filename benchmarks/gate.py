@@ -8,7 +8,7 @@ under 10 % be inconclusive, and 9 of 10 must fail where r50 or r90 is smaller by
 Whole calls over other images than the baseline's follow.
 
 Nets differ in widths, dilations and weights. An unchanged one is measured again in other batches and on other threads,
-under tolerances drawn at random: words, numbers and :class:`erfscope.apps.gate.Tolerance`, of several measures at once;
+under tolerances drawn at random: words, numbers and :class:`erfscope.gate.Tolerance`, of several measures at once;
 it must not fail. A loss is made by taking weight from a net's far branch, by little or much; what it really is, 200
 other images say. Where that is beyond what is tolerated, by three standard errors of the gate's own, the verdict must
 not be a pass. Every third tolerance is one that would guard nothing: it must be refused, or called so where only the

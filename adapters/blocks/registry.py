@@ -1,7 +1,7 @@
 """Blocks by name, as ``--insert NAME@LAYER:option=value`` asks for them.
 
-To add one: its module in this folder, a row here, its name in ``Building.insert`` of ``options/option.py`` and a row in
-``docs/blocks.md``; ``tests/adapters/test_blocks_registry.py`` tries every row."""
+To add one: its module in this folder, a row here, its name in ``Building.insert`` of ``core/request/option.py`` and a
+row in ``docs/blocks.md``; ``tests/adapters/test_blocks_registry.py`` tries every row."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 spec, ``store`` finds its pretrained weights. Imports no torch.
 
 To add one: a row here, which ``load``, the help, ``erfscope doctor`` and ``--config`` read, and its two functions; both
-tables of ``docs/weights.md``; its package in ``pyproject.toml`` and ``environment.py`` and its loggers in
+tables of ``docs/weights.md``; its package in ``pyproject.toml`` and ``core/system/environment.py`` and its loggers in
 ``adapters/libraries.py``; the specs in the README. A library that declares its own layers or geometry also gets a
 subclass of ``ModuleAdapter``, as ``adapters/timm_model.py`` is. Unusual inputs or outputs need ``wrap(forward=...)``
 alone, unusual orders of axes nothing: try ``erfscope layers`` first."""

@@ -8,8 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
+from torch import nn
 
 from erfscope import core
 from erfscope.core import ErfscopeError, MeasurementError, Request, measure, open_images, open_model, rows
@@ -76,8 +79,6 @@ def test_what_the_face_measures_is_what_analyze_does():
 
 @pytest.mark.slow
 def test_a_live_module_is_handed_back_as_found():
-    from torch import nn
-
     module = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, padding=1)).train()
     request = Request.parse({"samples": 2, "input_size": 16})
     before = {name: value.clone() for name, value in module.state_dict().items()}
@@ -85,9 +86,15 @@ def test_a_live_module_is_handed_back_as_found():
         assert measure(rows({"net": model}, request), request)[0].trf.size_px == (5, 5)
         with pytest.raises(MeasurementError), model:
             raise MeasurementError("no map")
+        with model:
+            # What the caller does to it inside is put back too.
+            module.eval()
+            module[1].register_forward_hook(lambda *_: None)
+            module.train()(torch.randn(4, 3, 16, 16)).sum().backward()
     assert all(part.training for part in module.modules())
     assert all((value == before[name]).all() for name, value in module.state_dict().items())
     assert all(parameter.grad is None for parameter in module.parameters())
+    assert not module[1]._forward_hooks
 
 
 @pytest.mark.slow
@@ -126,10 +133,61 @@ def test_a_request_with_other_options_is_checked_and_keeps_the_others():
 
 
 def test_a_site_says_what_its_units_see_and_where_that_is_cut_off():
-    from torch import nn
-
     model = open_model(nn.Sequential(nn.Conv2d(3, 2, 5, padding=2)), input_size=9, with_numbers=False)
     site = model.site("0")
     corner, centre = site.units("corner")[0], site.units("centre")[0]
     assert (site.trf(corner).box_px, site.trf(corner).is_clipped) == (((-2, 2), (-2, 2)), True)
     assert (site.trf(centre.index), site.trf(centre).is_clipped) == (site.trf(centre), False)
+
+
+def net(kernel: int = 3) -> nn.Module:
+    torch.manual_seed(kernel)
+    return nn.Sequential(nn.Conv2d(3, 4, kernel, padding=kernel // 2), nn.ReLU(), nn.Conv2d(4, 2, 3, padding=1))
+
+
+SMALL = {"samples": 2, "input_size": 16}
+
+
+@pytest.mark.slow
+def test_rows_are_of_the_models_and_labels_that_they_name(tmp_path):
+    request = Request.parse({**SMALL, "keep_in": tmp_path})
+    first, second = open_model(net(), request), open_model(net(5), request)
+    found = measure(rows({"u": first, "v": second}, request), request)
+    assert [(each.label, each.trf.size_px[0]) for each in found] == [("u", 5), ("v", 7)]
+    assert len(list(tmp_path.rglob("report.json"))) == 2
+    with pytest.raises(ErfscopeError, match="two models are called 'u'"):
+        measure([*rows({"u": first}, request), *rows({"u": second}, request)], request)
+    other = request.with_options(convention="luo")
+    later = measure((each for each in [*rows({"u": first}, request), *rows({"v": second}, other)]), request)
+    assert [(each.label, each.convention) for each in later] == [("u", "jacobian"), ("v", "luo")]
+    again = request.with_options(resume=str(tmp_path))
+    assert measure(rows({"u": first, "v": second}, again), again)[0].map.values.tolist() == found[0].map.values.tolist()
+
+
+@pytest.mark.slow
+def test_what_measure_cannot_do_is_refused():
+    request = Request.parse(SMALL)
+    model = open_model(net(), request)
+    larger = open_model(net(), request, input_size=24)
+    assert larger.input_size == (24, 24)
+    with pytest.raises(ErfscopeError, match=r"images are inputs of \(3, 16, 16\), and Sequential takes \(3, 24, 24\)"):
+        measure(rows({"": larger}, larger.request), larger.request, open_images(request, model))
+    with pytest.raises(ErfscopeError, match="open with input_size"):
+        measure(rows({"": model}, larger.request), request)
+    with pytest.raises(ErfscopeError, match="open without numbers"):
+        measure(rows({"": open_model(net(), request, with_numbers=False)}, request), request)
+    with pytest.raises(ErfscopeError, match="halo is for erfscope"):
+        measure(rows({"": model}, request), request.with_options(halo=True))
+    with pytest.raises(ErfscopeError, match="unknown option 'nonsense'"):
+        open_model(net(), request, nonsense=3)
+
+
+def test_the_error_of_numbers_takes_integers_and_single_numbers():
+    import erfscope
+
+    result = erfscope.analyze(net(), samples=8, input_size=12)
+    counted = result.errors_of(lambda values: np.array([(values > 0).sum(), 3]))
+    assert counted.shape == (2,)
+    assert counted[1] == 0
+    assert result.errors_of(lambda values: float(values.max())).shape == ()
+    assert np.isnan(erfscope.analyze(net(), samples=1, draws=1, input_size=12).errors_of(lambda values: 3)).all()

@@ -41,7 +41,7 @@ class TilePlan(Shown, Tiling):
         """The plan, what its tiles cost, and halos that are shorter: lines of text and tables.
 
         Args:
-            costs: Of :func:`erfscope.apps.tile.tile_costs`.
+            costs: Of :func:`erfscope.apps.tile.costs.tile_costs`.
             image_size: The size of the image that the tiles were counted for.
             budget: From :func:`erfscope.halo_budget`.
             tolerance: The share of the ERF that may be cut off.

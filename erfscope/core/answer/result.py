@@ -316,9 +316,9 @@ class Result(Displayed):
         """
         if self.map is None:
             raise self.failure("has no map")
-        numbers = compute(self.map.magnitude)
+        numbers = np.asarray(compute(self.map.magnitude), dtype=np.float64)
         maps = () if self._averages is None else self._averages.leave_one_out()
-        others = [compute(np.abs(values)) for values in maps]
+        others = [np.asarray(compute(np.abs(values)), dtype=np.float64) for values in maps]
         if len(others) < MIN_GROUPS:
             return np.full_like(numbers, math.nan)
         columns = np.stack([numbers, *others]).reshape(1 + len(others), -1).T.tolist()

@@ -1,7 +1,7 @@
 """Synthetic stimuli: the same image for the same seed and index, on every machine.
 
-To add one: its function and its row here, its name in ``Choices.synthetic`` of ``options/option.py``, ``GOLDEN`` in
-``tests/stimuli/test_stimuli_synthetic.py`` and the list in ``docs/layer_and_unit.md``."""
+To add one: its function and its row here, its name in ``Choices.synthetic`` of ``core/request/option.py``, ``GOLDEN``
+in ``tests/stimuli/test_stimuli_synthetic.py`` and the list in ``docs/layer_and_unit.md``."""
 
 from __future__ import annotations
 

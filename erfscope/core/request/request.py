@@ -158,7 +158,10 @@ class Request:
         Raises:
             ErfscopeError: as for :meth:`parse`.
         """
-        return replace(self.parse({**self.given, **options}, may_grow=True, of_each=True), raises=self.raises)
+        of_each = any(isinstance(self.given.get(name), Mapping) for name in OF_EACH)
+        found = self.parse({**self.given, **options}, may_grow=self.is_growing, of_each=of_each)
+        kept = {name: getattr(self, name) for name in (*AS_GIVEN, "progress") if name not in _renamed(options)}
+        return replace(found, raises=self.raises, **kept)
 
     def opening(self) -> dict[str, Any]:
         """What decides how a model is opened, by the names of options."""

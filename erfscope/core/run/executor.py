@@ -48,10 +48,10 @@ def measure(asked: Sequence[Row], request: Request, images: Images | None = None
     """Measure rows. The caller's own modules are handed back as found.
 
     Args:
-        asked: What is measured, from :func:`rows`.
-        request: How: its ``progress``, ``stop`` and ``tell`` are called, ``keep_in`` keeps what is measured and
-            ``resume`` goes on with that; a model that fails raises where ``raises`` is set, and is a result with its
-            reason else.
+        asked: What is measured, from :func:`rows`: models, sizes, weights, conventions and references.
+        request: Layers, units, images and how they are measured. Its ``progress``, ``stop`` and ``tell`` are called,
+            ``keep_in`` keeps what is measured and ``resume`` goes on with that; a model that fails raises where
+            ``raises`` is set, and is a result with its reason else.
         images: What is shown to the models, from :func:`erfscope.core.open_images`; what the request names if None.
 
     Returns:
@@ -59,10 +59,22 @@ def measure(asked: Sequence[Row], request: Request, images: Images | None = None
         blocks behind those of the model.
 
     Raises:
-        ErfscopeError: a single model cannot be built, or a layer, unit or reference by name is not there.
+        ErfscopeError: a single model cannot be built, a layer, unit or reference by name is not there, two models of
+            one label, an open model that another request opened, images for another model, or an option of
+            :func:`erfscope.analyze` alone.
         MeasurementError: a model fails, where the request raises, or only some models have trained weights.
     """
-    with restored(*caller_modules(*(row.model for row in asked))), torch.inference_mode(False):
+    asked = [*asked]
+    models = dict[str, Any]()
+    for row in asked:
+        if models.setdefault(row.label, row.model) is not row.model:
+            raise ErfscopeError(f"two models are called {row.label!r}; give each a label of its own")
+    if request.settings.halo or request.is_growing:
+        option = "halo" if request.settings.halo else "input_size='auto'"
+        raise ErfscopeError(f"{option} is for erfscope.analyze, sweep and compare; leave it out here")
+    if request.resume is not None:
+        request = with_earlier(request)
+    with restored(*caller_modules(*models.values())), torch.inference_mode(False):
         found = measure_rows(asked, request, images=images)
         return [result for same in found for results in same.values() for result in results]
 
@@ -94,11 +106,11 @@ def measure_rows(
         ErfscopeError: as :func:`erfscope.core.run.opening.open_models`.
         MeasurementError: a model fails, where the request raises.
     """
-    for _, settings in groupby(by_setting(asked), key=lambda same: same[0].opening):
-        first, *others = settings
-        shown = (pixels or {}).get(first[0].size)
-        opened = open_models(first, request, pixels=shown, images=images, beside=beside)
-        for same in (first, *others):
+    for (size, _), grouped in groupby(by_setting(asked), key=lambda same: same[0].opening):
+        settings = [*grouped]
+        every = [*{row.label: row for same in settings for row in same}.values()]
+        opened = open_models(every, request, pixels=(pixels or {}).get(size), images=images, beside=beside)
+        for same in settings:
             ranks = current() if len(same) >= current().size else SINGLE
             with ranks.agreeing() as shared, single_process() if ranks.size > 1 else contextlib.nullcontext():
                 shared.own = dict[str, list[Result]]()
@@ -106,6 +118,8 @@ def measure_rows(
                     ready, own = opened[row.label], request.of_model(row.label)
                     found = shared.own[row.label] = list[Result]()
                     if isinstance(ready, Result):
+                        if request.raises:
+                            raise MeasurementError(ready.error or "", model=ready.label)
                         found.append(ready)
                         continue
                     for question in _questions(row, ready, own):
@@ -140,7 +154,10 @@ def measure_layer(
     hosts: list[Result] = []
     earlier = [row for row in request.resume or () if row.status != "error"]
     if ready.unlike is not None:
-        return [failed(ready.model, settings, feed, MeasurementError(f"{ready.unlike}; analyze it alone"))]
+        unlike = MeasurementError(f"{ready.unlike}; analyze it alone", model=ready.model.label)
+        if request.raises:
+            raise unlike
+        return [failed(ready.model, settings, feed, unlike)]
     for model, own in _models(ready, settings, with_host=with_host):
         # A signal reaches the ranks at different times.
         if any(current().all_gather(request.stop)):

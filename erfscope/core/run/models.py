@@ -73,7 +73,7 @@ def open_model(
 
     Args:
         model: As for :func:`erfscope.analyze`: a spec, an adapter, a live module or an exported program.
-        request: The options; those that follow if None.
+        request: The options; with those that follow in the place of its own.
         with_numbers: Whether its weights matter: without, it is built without memory for them where it can be, to
             read what its structure says. The images that a request names by paths are read before a spec with them is
             opened: a broken one costs no model.
@@ -85,7 +85,7 @@ def open_model(
             has its own, or an image that cannot be read.
         MeasurementError: it cannot be built.
     """
-    asked = Request.parse(options) if request is None else request
+    asked = Request.parse(options) if request is None else request.with_options(**options) if options else request
     (weights, *others), (size, *sizes) = asked.weights, asked.sizes
     if with_numbers and (others or sizes):
         raise ErfscopeError("a model is opened at one input size with one kind of weights; give one of each")
@@ -103,7 +103,7 @@ def open_model(
             opened = variant_of(load_model(own, asked, size=size, weights=weights), asked)
         else:
             opened = load_structure(model, asked)
-    return replace(opened, lent=tuple(lent), request=asked)
+    return replace(opened, lent=tuple(lent), request=asked, has_numbers=with_numbers)
 
 
 def _has_own_weights(model: Model, request: Request) -> bool:
@@ -170,8 +170,10 @@ def reopened(model: OpenModel, request: Request) -> OpenModel:
     have changed.
 
     Raises:
-        ErfscopeError: the request asks for another model than it was opened as.
+        ErfscopeError: the request asks for another model than it was opened as, or it was opened without numbers.
     """
+    if not model.has_numbers:
+        raise ErfscopeError(f"{model.label} is open without numbers, to read its structure; open it with them")
     if model.request is not None:
         was, now = model.request.opening(), request.opening()
         for name in was | now:

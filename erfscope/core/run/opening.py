@@ -71,6 +71,12 @@ def open_models(
     refuse_unknown_layers(ready, request)
     shown = pixels or (ready[0].adapter.preprocess if ready else None)
     feed = images or (feed_of(request, shown) if shown is not None else None)
+    if images is not None and shown is not None and not shown.parts:
+        found, wanted = tuple(images.batch([0]).shape[1:]), (shown.channels, *shown.size)
+        if found != wanted:
+            raise ErfscopeError(
+                f"the images are inputs of {found}, and {ready[0].label} takes {wanted}; open them for this model"
+            )
 
     def opened(label: str, model: OpenModel) -> Opened:
         assert feed is not None
@@ -130,7 +136,8 @@ def _load_at_one_size(
 
     def built(label: str, model: Any, at: tuple[int, ...] | None) -> OpenModel | Result:
         if isinstance(model, OpenModel):
-            return reopened(model, request)
+            found = reopened(model, replace(request, sizes=(at,), weights=(weights,)))
+            return found if label in ("", found.label) else replace(found, label=label)
         try:
             return load_model(model, request, size=at, weights=weights, label=label)
         except ErfscopeError as error:

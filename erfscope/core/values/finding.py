@@ -1,10 +1,10 @@
 """Findings: facts about a model, a map or its images that a reader of the numbers has to know, and their kinds.
 
 To add one: a row in :data:`CODES` and one in ``docs/pitfalls.md``, and ``Finding(code=..., text=...)`` where the fact
-is known: of a model, a recorded pass or a map in ``results/findings.py``, of a run in ``engine/outcome.py`` and
-``additions/``, of rows beside each other in ``results/comparability.py``, of what only an adapter knows in its
-``remarks``. Every output shows the sentence, CSV the code alone; a ``notice`` stands with one result and not in a table
-of several."""
+is known: of a model, a recorded pass or a map in ``core/answer/findings.py``, of a run in
+``core/run/engine/outcome.py`` and ``additions/``, of rows beside each other in ``core/answer/comparability.py``, of
+what only an adapter knows in its ``remarks``. Every output shows the sentence, CSV the code alone; a ``notice`` stands
+with one result and not in a table of several."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import rich_click as click
 from click.shell_completion import CompletionItem
@@ -20,9 +20,6 @@ from click.types import StringParamType
 from erfscope.core.values.errors import unknown
 from erfscope.core.values.printable import between_words, one_line, printable
 from erfscope.show.view.terminal.console import PlainConsole
-
-if TYPE_CHECKING:
-    from typing import TextIO
 
 
 class File(StringParamType):

@@ -3,7 +3,7 @@ returns the need of it that results do not meet. Imports no matplotlib.
 
 To add one: a row here with its caption, and ``KIND`` and ``unfit_KIND`` in the module that the row names. Folders of
 reports, the tests of their files and ``docs/reports.md`` follow the table. Where it needs several values of a new
-option, ``check_figure`` of ``api/figures.py`` too."""
+option, ``check_figure`` of ``show/figures/asked.py`` too."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ class MapAccumulator:
         #: Images in the map: neither dead nor NaN.
         self.n_images = 0
         #: Of a run that ends at an error: the images and the variance of each look at it, and what the values without
-        #: each group are spread by; see ``engine/looks.py``.
+        #: each group are spread by; see ``core/run/engine/looks.py``.
         self.looks: tuple[tuple[int, float], ...] = ()
         self.spread = 1.0
         #: By group the magnitudes of the contributions in all, before any division; None where they are not kept.

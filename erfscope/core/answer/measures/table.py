@@ -3,7 +3,7 @@ map.
 
 To add one: a row here, its function beside those of its kind, its name in ``NAMES`` and an oracle in
 ``tests/measures/test_measures.py``; :data:`SHOWN` where every table is to show it, with its words in ``GLOSS`` of
-``view/words.py``."""
+``show/view/words.py``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Files and folders that are written whole or not at all, and over nothing else unless that was asked for.
 
-To add a format: a row here and what writes it: a table in ``view/table.py`` (``WRITERS``), a figure by its suffix in
-matplotlib, other content in ``_content`` of ``show/save.py``. ``tests/storage/test_report.py`` writes every row; help,
-messages and ``docs/reports.md`` follow."""
+To add a format: a row here and what writes it: a table in ``show/view/table.py`` (``WRITERS``), a figure by its suffix
+in matplotlib, other content in ``_content`` of ``show/save.py``. ``tests/storage/test_report.py`` writes every row;
+help, messages and ``docs/reports.md`` follow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What is computed of a measured unit beside its map and its sizes, one file for each; the registry of these.
 
 A new one is a file with its function, a row here, a field of :class:`erfscope.core.answer.result.Result`, its name in
-``storage/documents.py`` and its lines in ``view/extras.py``; its option is a field of
+``core/answer/storage/documents.py`` and its lines in ``show/view/extras.py``; its option is a field of
 :class:`erfscope.core.request.settings.Settings`. ``noise.py`` and ``double.py`` belong to trust and verification,
 ``unit_fields.py`` to every unit.
 

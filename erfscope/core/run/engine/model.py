@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
+from threading import get_ident
 from typing import Any, Self
 
 import torch
@@ -25,7 +27,7 @@ from erfscope.core.request.request import STAGES, Request, is_several
 from erfscope.core.run.engine.cost import cropped_giga_multiply_adds, forward_bytes, giga_multiply_adds
 from erfscope.core.run.engine.operations import Operation, operations_of, passed_by
 from erfscope.core.system.progress import Progress, no_progress, stage
-from erfscope.core.system.restore import restored
+from erfscope.core.system.restore import restored, restoring_module
 from erfscope.core.values.axes import Axes
 from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.core.values.finding import Finding
@@ -55,17 +57,24 @@ class OpenModel:
     lent: tuple[nn.Module, ...] = ()
     #: The options that it was opened with; None of one that is opened by measuring.
     request: Request | None = None
-    _blocks: list[ExitStack] = field(default_factory=list, repr=False, compare=False)
+    #: Whether its weights are those that were asked for, and not only their shapes.
+    has_numbers: bool = True
+    #: The open ``with`` blocks of each thread.
+    _blocks: dict[int, list[ExitStack]] = field(
+        default_factory=lambda: defaultdict(list), init=False, repr=False, compare=False
+    )
 
     def __enter__(self) -> Self:
         block = ExitStack()
-        block.enter_context(restored(*self.lent))
         block.enter_context(torch.inference_mode(False))
-        self._blocks.append(block)
+        block.enter_context(restored(*self.lent))
+        for module in self.lent:
+            block.enter_context(restoring_module(module)).keep_state(module)
+        self._blocks[get_ident()].append(block)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._blocks.pop().__exit__(*error)
+        self._blocks[get_ident()].pop().__exit__(*error)
 
     @cached_property
     def recording(self) -> Recording:
