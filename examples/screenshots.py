@@ -21,8 +21,8 @@ from rich.terminal_theme import TerminalTheme
 import erfscope
 from erfscope import Options
 from erfscope.apps.gate.checks import CheckRequest, check_all
+from erfscope.apps.gate.printing import styled
 from erfscope.apps.gate.verdict import PYTHON
-from erfscope.cli.explanation import styled
 from erfscope.show.view.terminal.layers import layer_view
 from erfscope.show.view.terminal.report import draw_report
 

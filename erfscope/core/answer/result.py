@@ -316,13 +316,12 @@ class Result(Displayed):
         """
         if self.map is None:
             raise self.failure("has no map")
-        numbers = np.asarray(compute(self.map.magnitude), dtype=np.float64)
-        maps = () if self._averages is None else self._averages.leave_one_out()
-        others = [np.asarray(compute(np.abs(values)), dtype=np.float64) for values in maps]
-        if len(others) < MIN_GROUPS:
-            return np.full_like(numbers, math.nan)
-        columns = np.stack([numbers, *others]).reshape(1 + len(others), -1).T.tolist()
-        return np.array([error_bar(value, without) for value, *without in columns]).reshape(numbers.shape)
+        maps = [self.map.magnitude, *map(np.abs, () if self._averages is None else self._averages.leave_one_out())]
+        numbers = [np.asarray(compute(values), dtype=np.float64) for values in maps]
+        if len(numbers) <= MIN_GROUPS:
+            return np.full_like(numbers[0], math.nan)
+        columns = np.stack(numbers).reshape(len(numbers), -1).T.tolist()
+        return np.array([error_bar(value, without) for value, *without in columns]).reshape(numbers[0].shape)
 
     def failure(self, lacks: str) -> MeasurementError:
         """The error to raise if a result that could not be measured is asked for something.

@@ -48,7 +48,7 @@ def measure(asked: Sequence[Row], request: Request, images: Images | None = None
     """Measure rows. The caller's own modules are handed back as found.
 
     Args:
-        asked: What is measured, from :func:`rows`: models, sizes, weights, conventions and references.
+        asked: What is measured, from :func:`erfscope.core.rows`: models, sizes, weights, conventions and references.
         request: Layers, units, images and how they are measured. Its ``progress``, ``stop`` and ``tell`` are called,
             ``keep_in`` keeps what is measured and ``resume`` goes on with that; a model that fails raises where
             ``raises`` is set, and is a result with its reason else.

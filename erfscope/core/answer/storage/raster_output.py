@@ -24,7 +24,7 @@ from erfscope.core.values.errors import ErfscopeError
 class RasterOutput:
     """The output of a run on an image in a file: another file of its kind, .npy, TIFF or zarr.
 
-    It stands in its place from the first part on, with the count of its parts beside it (:attr:`mark`) until it is
+    It stands in its place from the first part on, with the count of its parts beside it (``mark``) until it is
     whole. An output that was there before stays until then: the new one is called ``TARGET.part`` meanwhile.
 
     Args:
