@@ -318,10 +318,9 @@ class Result(Displayed):
             raise self.failure("has no map")
         maps = [self.map.magnitude, *map(np.abs, () if self._averages is None else self._averages.leave_one_out())]
         numbers = [np.asarray(compute(values), dtype=np.float64) for values in maps]
-        if len(numbers) <= MIN_GROUPS:
-            return np.full_like(numbers[0], math.nan)
-        columns = np.stack(numbers).reshape(len(numbers), -1).T.tolist()
-        return np.array([error_bar(value, without) for value, *without in columns]).reshape(numbers[0].shape)
+        groups = zip(*(each.ravel().tolist() for each in numbers), strict=True)
+        errors = [error_bar(value, without) if len(without) >= MIN_GROUPS else math.nan for value, *without in groups]
+        return np.array(errors).reshape(numbers[0].shape)
 
     def failure(self, lacks: str) -> MeasurementError:
         """The error to raise if a result that could not be measured is asked for something.

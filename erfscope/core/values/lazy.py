@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import pkgutil
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 
@@ -23,7 +23,7 @@ def names_of_stub(package: str) -> tuple[list[str], Callable[[str], Any]]:
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = None if homes[name] == package else importlib.import_module(homes[name])
-        return getattr(home, name) if hasattr(home, name) else importlib.import_module(f"{homes[name]}.{name}")
+        home = None if homes[name] == package else import_module(homes[name])
+        return getattr(home, name) if hasattr(home, name) else import_module(f"{homes[name]}.{name}")
 
     return sorted(homes), load
