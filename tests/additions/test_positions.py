@@ -486,7 +486,8 @@ def report():
 def test_positions_are_stored_and_read_back(report, tmp_path, figures_undrawn):
     report.save(tmp_path / "run")
     document = json.loads((tmp_path / "run" / "report.json").read_text())
-    jsonschema.validate(document, json.loads(files("erfscope").joinpath("storage/schema/report-1.json").read_text()))
+    schema = files("erfscope.core.answer.storage").joinpath("schema/report-1.json").read_text()
+    jsonschema.validate(document, json.loads(schema))
     stored, ours = document["results"][0]["positions"], report[0].positions
     assert stored["shape"] == [12, 16]
     assert stored["r50"] == {

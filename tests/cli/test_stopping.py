@@ -86,7 +86,7 @@ def test_a_stopped_run_goes_on_to_what_one_run_finds_bit_for_bit(shard, tmp_path
 def schema():
     from importlib.resources import files
 
-    return json.loads(files("erfscope").joinpath("storage/schema/report-1.json").read_text())
+    return json.loads(files("erfscope.core.answer.storage").joinpath("schema/report-1.json").read_text())
 
 
 @pytest.mark.slow
@@ -429,7 +429,7 @@ def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, 
         "--measures",
         "r50",
     ]
-    real, calls = executor.measure, []
+    real, calls = executor.measure_units, []
 
     def measure(*given, callbacks, **more):
         def asked() -> bool:
@@ -441,7 +441,7 @@ def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, 
 
         return real(*given, callbacks=replace(callbacks, stop=asked), **more)
 
-    monkeypatch.setattr(executor, "measure", measure)
+    monkeypatch.setattr(executor, "measure_units", measure)
     assert _run([*command, "--resume", "-o", "run/"]) == 128 + number
     said = capsys.readouterr()
     assert "interrupted: 0 results finished, test_resnet: 3 of 6 images; run the same command with --resume" in said.err

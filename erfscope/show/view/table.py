@@ -179,8 +179,8 @@ def comma_separated(table: Table) -> str:
     return buffer.getvalue()
 
 
-#: A number with its error and its unit, which no spreadsheet runs.
-_NUMBER = re.compile(r"[+-]?[\d.,]+( ± [\d.]+)?( ?[%a-z°²]{1,6})?")
+#: A negative number with its error and its unit, which no spreadsheet runs.
+_NUMBER = re.compile(r"-[\d.,]+( ± [\d.]+)?( ?[%a-z°²]{1,6})?")
 
 
 def _harmless(item: Value) -> object:
