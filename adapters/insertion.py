@@ -34,7 +34,7 @@ _STAGE = re.compile(r"stages\[(-?\d+)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class InsertionPlace:
     """A module whose output a block can take."""
 
     layout: Layout
@@ -42,7 +42,7 @@ class Place:
     space: tuple[int, ...]
 
 
-def places(adapter: ModuleAdapter) -> dict[str, Place]:
+def places(adapter: ModuleAdapter) -> dict[str, InsertionPlace]:
     """Every module whose output a block can take: it runs once per forward pass and returns a map of more than one
     position.
 
@@ -52,10 +52,10 @@ def places(adapter: ModuleAdapter) -> dict[str, Place]:
     Returns:
         By name, in the order of execution; maps may be (B, C, h, w), (B, h, w, C) or tokens, and clips likewise.
     """
-    return {name: found for name, found in _outputs(adapter).items() if isinstance(found, Place)}
+    return {name: found for name, found in _outputs(adapter).items() if isinstance(found, InsertionPlace)}
 
 
-def place_called(adapter: ModuleAdapter, text: str) -> tuple[str, Place]:
+def place_called(adapter: ModuleAdapter, text: str) -> tuple[str, InsertionPlace]:
     """Find a place by name.
 
     Args:
@@ -67,9 +67,9 @@ def place_called(adapter: ModuleAdapter, text: str) -> tuple[str, Place]:
     """
     at = place_name(adapter, text)
     outputs = _outputs(adapter)
-    good = [name for name, found in outputs.items() if isinstance(found, Place)]
+    good = [name for name, found in outputs.items() if isinstance(found, InsertionPlace)]
     found = outputs.get(at)
-    if isinstance(found, Place):
+    if isinstance(found, InsertionPlace):
         return at, found
     if at not in dict(adapter.module.named_modules()) or at == "":
         raise unknown(
@@ -96,10 +96,10 @@ def place_name(adapter: ModuleAdapter, text: str) -> str:
         raise ErfscopeError(f"there is no {text}: {adapter.spec} {found}") from None
 
 
-def _outputs(adapter: ModuleAdapter) -> dict[str, Place | str]:
+def _outputs(adapter: ModuleAdapter) -> dict[str, InsertionPlace | str]:
     """Find for every module that runs its place for a block, or why a block cannot take its output."""
     recording = adapter.recording
-    found: dict[str, Place | str] = {}
+    found: dict[str, InsertionPlace | str] = {}
     for name, seen in recording.modules.items():
         if name.endswith(":in") or name == OUTPUT:
             continue
@@ -113,7 +113,7 @@ def _outputs(adapter: ModuleAdapter) -> dict[str, Place | str]:
             space = () if layout is None else layout.space(seen.shape)
             is_map = layout is not None and max(space) > 1
             found[name] = (
-                Place(layout=layout, channels=layout.map_shape(seen.shape)[1], space=space)
+                InsertionPlace(layout=layout, channels=layout.map_shape(seen.shape)[1], space=space)
                 if layout is not None and is_map
                 else f"returns {tuple(seen.shape)}, which is no map of several positions"
             )
@@ -386,7 +386,9 @@ def _owners(module: nn.Module, host: nn.Module) -> Iterator[nn.Module]:
             yield owner
 
 
-def _make_block(request: BlockRequest, place: Place, seed: int, device: torch.device, dtype: torch.dtype) -> nn.Module:
+def _make_block(
+    request: BlockRequest, place: InsertionPlace, seed: int, device: torch.device, dtype: torch.dtype
+) -> nn.Module:
     """Make the block on the host's device and in its dtype. A given module is copied if it must be moved."""
     if isinstance(request.block, nn.Module):
         if request.options:
@@ -407,7 +409,7 @@ def _make_block(request: BlockRequest, place: Place, seed: int, device: torch.de
     return cast_module(made, device=device, dtype=dtype)
 
 
-def _changes_nothing(block: nn.Module, place: Place, request: BlockRequest) -> bool:
+def _changes_nothing(block: nn.Module, place: InsertionPlace, request: BlockRequest) -> bool:
     """Whether the block returns exactly its input. Also checks that it runs and keeps the shape.
 
     Raises:

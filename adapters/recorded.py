@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from erfscope.adapters.channels import MOST_GUESSES, next_guess
 from erfscope.adapters.state import evaluation_mode
-from erfscope.core.graph.graph import Graph, Unfaithful
+from erfscope.core.graph.graph import RecordedGraph, Unfaithful
 from erfscope.core.graph.images_apart import takes_images_apart
 from erfscope.core.graph.named import INPUTS, RETURNED, STAGES, Pass
 from erfscope.core.graph.record import RecordingError, record, unrecorded
@@ -190,7 +190,7 @@ def _refused(adapter: RecordableModel, error: Exception) -> ErfscopeError:
     return model_failed(adapter.spec, adapter, cause)
 
 
-def _record(adapter: RecordableModel, x: Tensor) -> Graph:
+def _record(adapter: RecordableModel, x: Tensor) -> RecordedGraph:
     before = random_states()
     with evaluation_mode(adapter.module):
         graph = record(adapter.module, (x,), forward=partial(_outputs, adapter))

@@ -26,7 +26,7 @@ from erfscope import CONVENTIONS, ErfMap
 from erfscope.core import MeasureValue
 from erfscope.core.answer.maps.accumulator import MapAccumulator
 from erfscope.core.answer.measures import with_errors
-from erfscope.core.images.synthetic import Stream, draw_leaves
+from erfscope.core.images.synthetic import RandomStream, draw_leaves
 from erfscope.core.run.engine.looks import look, places_of_looks
 
 MEASURES = ("r50", "r90", "context_r50", "far_mass", "entropy_area")
@@ -107,7 +107,7 @@ def contributions(name: str, count: int = POOL) -> np.ndarray:
     net, module, signs = NETS[name], built(name), torch.Generator().manual_seed(0)
     place, found = int(net.center // net.stride), []
     for first in range(0, count, 40):
-        drawn = [draw_leaves(Stream("leaves", 1, n), (net.side, net.side), 3) for n in range(first, first + 40)]
+        drawn = [draw_leaves(RandomStream("leaves", 1, n), (net.side, net.side), 3) for n in range(first, first + 40)]
         x = torch.from_numpy((np.stack(drawn).transpose(0, 3, 1, 2) / 255 - 0.45) / 0.22).float().requires_grad_()
         y = module(x)[:, :, place, place]
         draws = [torch.randint(0, 2, y.shape, generator=signs) * 2.0 - 1 for _ in range(2)]

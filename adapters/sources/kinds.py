@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class SourceKind:
     """One source of models."""
 
     #: The forms of its specs, for the help and for refusals.
@@ -48,20 +48,22 @@ class Kind:
 
 #: Every source, in the order of the help. The last one takes what no other does.
 KINDS = (
-    Kind(
+    SourceKind(
         specs="a timm name (`resnet18`, `resnet18.a1_in1k`, `hf-hub:owner/name`, `local-dir:path`)",
         pattern=r"(hf-hub|hf_hub|local-dir):.*|[^:]*(?<!\.pt2)",
         module="timm_models",
     ),
-    Kind(specs="`torchvision:NAME`", pattern="torchvision:.*", module="torchvision_models"),
-    Kind(specs="`transformers:NAME`", pattern="transformers:.*", module="transformers_models"),
-    Kind(specs="`path/model.pt2`", pattern=r".*\.pt2", module="exported"),
-    Kind(specs="`package.module:factory` or `path/file.py:factory`", pattern=".*", module="factory", runs_code=True),
+    SourceKind(specs="`torchvision:NAME`", pattern="torchvision:.*", module="torchvision_models"),
+    SourceKind(specs="`transformers:NAME`", pattern="transformers:.*", module="transformers_models"),
+    SourceKind(specs="`path/model.pt2`", pattern=r".*\.pt2", module="exported"),
+    SourceKind(
+        specs="`package.module:factory` or `path/file.py:factory`", pattern=".*", module="factory", runs_code=True
+    ),
 )
 #: The forms of all specs, for sentences.
 SPECS = ", ".join(kind.specs for kind in KINDS)
 
 
-def kind_of(spec: str) -> Kind:
+def kind_of(spec: str) -> SourceKind:
     """Return the source of a spec without its label."""
     return next(kind for kind in KINDS if re.fullmatch(kind.pattern, spec, re.DOTALL | re.IGNORECASE))

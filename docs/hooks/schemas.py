@@ -31,7 +31,7 @@ OPTIONAL: dict[str, set[str]] = {
     "StoredMeasure": {"image_px"},
     "StoredResult": {"masses", "timing"},
     "InputRecord": {"axes"},
-    "Protocol": {*entry.Protocol.__annotations__} - {*entry.Question.__annotations__, *entry.ASKED},
+    "Protocol": {*entry.Protocol.__annotations__} - {*entry.BaselineQuestion.__annotations__, *entry.ASKED},
     "BaselineEntry": {"more"},
     "Structure": {"operations"},
     "UsedWeights": {"source", "sha256"},

@@ -24,7 +24,7 @@ from torch import nn
 
 from erfscope import ErfscopeError
 from erfscope.adapters.libraries import import_library
-from erfscope.adapters.sources.kinds import KINDS, Kind, kind_of
+from erfscope.adapters.sources.kinds import KINDS, SourceKind, kind_of
 from erfscope.adapters.sources.sources import build, split_label
 from erfscope.adapters.weights.weights import check_room, sha256
 
@@ -88,7 +88,7 @@ def test_a_source_is_named_without_its_label() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.module)
-def test_the_page_on_models_shows_every_form_of_a_spec(kind: Kind) -> None:
+def test_the_page_on_models_shows_every_form_of_a_spec(kind: SourceKind) -> None:
     page = (Path(__file__).parents[2] / "docs" / "weights.md").read_text()
     forms = re.findall("`([^`]+)`", kind.specs)
     assert forms

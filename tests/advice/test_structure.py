@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import erfscope
-from erfscope.apps.advise.structure import ALL, Structure
+from erfscope.apps.advise.structure import ALL, NetStructure
 from erfscope.core import Operation
 
 #: (smallest, largest) input that rfa_toolbox's ``input_resolution_range`` gives; None where its smallest counts squeeze
@@ -29,15 +29,15 @@ PUBLISHED = {
 }
 
 
-def structure(module: nn.Module, *size: int, **more: object) -> Structure:
+def structure(module: nn.Module, *size: int, **more: object) -> NetStructure:
     return erfscope.advise(module, input_size=size, **more).structure
 
 
-def fields(found: Structure, name: str = "shortest_in", axis: int = 0) -> dict[str, float]:
+def fields(found: NetStructure, name: str = "shortest_in", axis: int = 0) -> dict[str, float]:
     return {each.name: getattr(each, name)[axis] for each in found.layers}
 
 
-def layer(found: Structure, name: str) -> Operation:
+def layer(found: NetStructure, name: str) -> Operation:
     (one,) = [each for each in found.layers if each.name == name]
     return one
 

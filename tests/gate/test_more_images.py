@@ -85,7 +85,7 @@ def test_a_check_goes_on_until_it_is_decided_and_says_so(baseline):
         numbers, compared = [8, *(look.samples for look in entry.more)], []
         for samples in numbers:
             compared.append(
-                gate.compare(
+                gate.compare_entries(
                     entry_of(other, samples), entry, name="x", tolerances=gate.tolerances(TIGHT), looks=len(numbers)
                 )
             )
@@ -126,7 +126,7 @@ def test_a_baseline_from_before_there_were_more_images_decides_over_the_first_on
     assert gate.read(baseline)["x"].more == ()
     other = Counting(1)
     found = erfscope.check(other, name="x", baseline=baseline, tolerances=TIGHT, **ASKED)
-    expected = gate.compare(entry_of(other, 8), entry, name="x", tolerances=gate.tolerances(TIGHT))
+    expected = gate.compare_entries(entry_of(other, 8), entry, name="x", tolerances=gate.tolerances(TIGHT))
     assert (found.word, found.measures) == (expected.word, expected.measures)
     assert not any("more images" in text for text in found.notices)
 

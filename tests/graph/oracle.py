@@ -13,7 +13,7 @@ import erfscope
 from erfscope.core import OpenModel
 from erfscope.core.graph.field import Fields
 from erfscope.core.graph.graph import Numbers
-from erfscope.core.graph.positions import Positions
+from erfscope.core.graph.positions import GraphPositions
 from erfscope.core.graph.record import record
 from erfscope.core.system.containers import tensors_of
 from erfscope.core.values.layout import Layout
@@ -56,7 +56,7 @@ class Seen:
         self.module = copy.deepcopy(module).double().train(train)
         self.channels, self.space = channels, space
         self.graph = record(self.module, (torch.rand(batch, channels, *space, dtype=torch.float64),))
-        self.positions = Positions(self.graph, Numbers(self.graph, tensors_of(self.module)))
+        self.positions = GraphPositions(self.graph, Numbers(self.graph, tensors_of(self.module)))
         self.fields = Fields(self.positions, self.positions.image, FIRST)
         (self.node,) = self.graph.marks[layer].outputs.values()
         self.reading = self.positions.reading(self.node)

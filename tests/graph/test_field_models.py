@@ -12,7 +12,7 @@ from torch import nn
 import erfscope
 from erfscope import ErfscopeError
 from erfscope.core.graph.field import Fields
-from erfscope.core.graph.positions import Positions
+from erfscope.core.graph.positions import GraphPositions
 from erfscope.core.graph.record import record
 from erfscope.core.values.layout import Layout
 
@@ -24,7 +24,7 @@ class Model:
         with torch.device("meta"):
             module = timm.create_model(name, **options).eval()
         self.graph = record(module, (torch.empty(2, 3, size, size, device="meta"),))
-        self.positions = Positions(self.graph)
+        self.positions = GraphPositions(self.graph)
         self.fields = Fields(self.positions, self.positions.image, FIRST)
 
     def layer(self, name):

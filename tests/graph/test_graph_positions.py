@@ -12,7 +12,7 @@ from oracle import FIRST, Net, Seen
 
 from erfscope.core.graph.field import Fields
 from erfscope.core.graph.graph import Numbers
-from erfscope.core.graph.positions import Positions
+from erfscope.core.graph.positions import GraphPositions
 from erfscope.core.graph.record import RecordingError, record
 from erfscope.core.system.containers import tensors_of
 
@@ -68,7 +68,7 @@ def positions_of(net, module, x):
         graph = record(module, (x,))
     except RecordingError as error:
         pytest.skip(str(error))
-    return graph, Positions(graph, Numbers(graph, tensors_of(module)))
+    return graph, GraphPositions(graph, Numbers(graph, tensors_of(module)))
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from nets import CASES, OPERATIONS, REARRANGED, RecordedOperation, parts
 from oracle import Net, Seen
 
 from erfscope.core.graph.graph import shape_of
-from erfscope.core.graph.rules.parts import Values, cut, plan_step, union, whole
+from erfscope.core.graph.rules.parts import PartValues, cut, plan_step, union, whole
 
 
 def computed(graph, numbers, node, part, x):
@@ -29,7 +29,7 @@ def computed(graph, numbers, node, part, x):
             )
             return cut(have, at, step.needed[source]) if source in step.needed else have
 
-        values[step.node] = step.run(step, Values(value_of, x.device))
+        values[step.node] = step.run(step, PartValues(value_of, x.device))
     return cut(values[node], asked[node], part)
 
 

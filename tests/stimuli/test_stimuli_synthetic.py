@@ -14,7 +14,7 @@ from PIL import Image
 
 from erfscope import ErfscopeError
 from erfscope.core.images import KINDS, Stimuli, synthetic
-from erfscope.core.images.synthetic import Stream
+from erfscope.core.images.synthetic import RandomStream
 
 leaves = importlib.import_module("erfscope.core.images.synthetic")  # the package's own name is the function's
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -66,7 +66,7 @@ def test_the_bytes_of_a_picture_are_fixed(kind: str) -> None:
 def test_the_random_words_are_those_of_philox_with_a_hashed_key() -> None:
     key = int.from_bytes(hashlib.sha256(b"erfscope:noise:5:2").digest()[:16], "little")
     expected = np.random.Generator(np.random.Philox(key=key)).integers(0, 2**64, size=5, dtype=np.uint64)
-    assert Stream("noise", 5, 2).words(5).tolist() == expected.tolist()
+    assert RandomStream("noise", 5, 2).words(5).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -118,7 +118,7 @@ def test_leaves_have_the_power_spectrum_of_natural_pictures() -> None:
 @pytest.mark.parametrize(("flat", "exponent"), [(False, 2), (True, 1)])
 def test_radii_follow_the_power_law_within_an_octave(flat: bool, exponent: int) -> None:
     """Density r^-3 in the plane, r^-2 on the line: the law under which no scale is special."""
-    for octave in leaves._scatter(Stream("leaves", 0, 0), (1, 40000) if flat else (200, 200), flat)[-2:]:
+    for octave in leaves._scatter(RandomStream("leaves", 0, 0), (1, 40000) if flat else (200, 200), flat)[-2:]:
         low = octave.margin / 2
         uniform = (1 - (low / octave.radius) ** exponent) / (1 - 0.5**exponent)
         assert uniform.min() >= 0
@@ -158,7 +158,7 @@ def test_leaves_cover_the_picture_as_often_as_they_should(axes: int) -> None:
     plane = (1, 20000) if axes == 1 else (160, 160)
     bare, number = 0.0, 30
     for index in range(number):
-        octaves = leaves._scatter(Stream("leaves", 0, index), plane, axes == 1)
+        octaves = leaves._scatter(RandomStream("leaves", 0, index), plane, axes == 1)
         front = np.zeros(plane, dtype=np.int32)
         for octave in octaves:
             leaves._paint(front, octave, 0, axes == 1)

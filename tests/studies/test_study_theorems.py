@@ -23,7 +23,7 @@ from erfscope.apps.lab.command import study_view
 from erfscope.apps.lab.studies import theorems
 from erfscope.apps.lab.studies.study import StudyOptions, claim
 from erfscope.apps.lab.studies.theorems import CASES, draws_of
-from erfscope.apps.lab.studies.theorems.case import LIMIT, Draws, Outcome, expects, grouped, worst
+from erfscope.apps.lab.studies.theorems.case import LIMIT, CaseOutcome, Draws, expects, grouped, worst
 from erfscope.cli.main import main
 from erfscope.core import ErfscopeError
 from erfscope.show import Column, Table, format_table, rows_of
@@ -58,7 +58,7 @@ def case(name: str) -> theorems.Case:
     return next(entry for entry in CASES if entry.name == name)
 
 
-def run(name: str, seed: int = 0) -> Outcome:
+def run(name: str, seed: int = 0) -> CaseOutcome:
     asked = StudyOptions(seed=seed, effort="quick")
     return case(name).run(draws_of(case(name), asked))
 
@@ -127,7 +127,7 @@ def test_a_mean_that_leaves_the_own_term_out_fails(monkeypatch):
 
 
 def test_a_case_that_breaks_fails_in_its_row_and_the_others_go_on(monkeypatch):
-    def broken(draws: Draws) -> Outcome:
+    def broken(draws: Draws) -> CaseOutcome:
         raise RuntimeError("no such luck")
 
     kept = (theorems.Case(name="broken", source="nowhere", kind="property", run=broken), case("gin"))
@@ -159,16 +159,16 @@ def test_cases_that_choose_hold_for_another_seed(name):
 
 
 def test_an_outcome_passes_within_its_limit_only():
-    assert Outcome(error=LIMIT).passed
-    assert not Outcome(error=2 * LIMIT).passed
-    assert not Outcome(error=math.nan).passed
-    assert not Outcome(z=math.nan).passed
-    assert Outcome(z=-3.9).passed
-    assert not Outcome(z=-4.1).passed
-    assert not Outcome().passed
-    assert worst(Outcome(error=1e-3, limit=1), Outcome(error=1e-5)).error == 1e-5
-    assert worst(Outcome(z=1), Outcome(z=-2), Outcome(z=1.5)).z == -2
-    assert worst(Outcome(z=1), Outcome(z=math.nan)).passed is False
+    assert CaseOutcome(error=LIMIT).passed
+    assert not CaseOutcome(error=2 * LIMIT).passed
+    assert not CaseOutcome(error=math.nan).passed
+    assert not CaseOutcome(z=math.nan).passed
+    assert CaseOutcome(z=-3.9).passed
+    assert not CaseOutcome(z=-4.1).passed
+    assert not CaseOutcome().passed
+    assert worst(CaseOutcome(error=1e-3, limit=1), CaseOutcome(error=1e-5)).error == 1e-5
+    assert worst(CaseOutcome(z=1), CaseOutcome(z=-2), CaseOutcome(z=1.5)).z == -2
+    assert worst(CaseOutcome(z=1), CaseOutcome(z=math.nan)).passed is False
 
 
 def test_an_expectation_is_told_by_the_entry_that_is_furthest_off():
@@ -242,7 +242,7 @@ def short(monkeypatch):
     monkeypatch.setattr(theorems, "CASES", kept)
 
     def fail() -> None:
-        outcome = Outcome(error=0.5)
+        outcome = CaseOutcome(error=0.5)
         kept.append(theorems.Case(name="false", source="nowhere", kind="closed form", run=lambda _: outcome))
 
     return fail

@@ -13,7 +13,7 @@ from erfscope.apps.advise.outcome import Search
 from erfscope.apps.advise.search import SearchRun
 from erfscope.apps.advise.shown import advice_json, advice_parts
 from erfscope.apps.advise.shown_search import search_figure
-from erfscope.apps.advise.structure import Structure, structure_of
+from erfscope.apps.advise.structure import NetStructure, structure_of
 from erfscope.apps.advise.target import parse_budget, parse_target
 from erfscope.core import (
     OUTPUT,
@@ -34,7 +34,7 @@ from erfscope.show import Note, Shown, Table
 class Advice(Shown):
     """Advice on a model at one input size. It prints as ``erfscope advise`` does."""
 
-    structure: Structure
+    structure: NetStructure
     #: One result for each stage and block on the same images; None where nothing was measured.
     depth: Report | None = None
     search: Search | None = None
@@ -113,7 +113,7 @@ def advise(
     return advice
 
 
-def _depth(model: Model, loaded: OpenModel, options: Mapping[str, Any], structure: Structure) -> Report:
+def _depth(model: Model, loaded: OpenModel, options: Mapping[str, Any], structure: NetStructure) -> Report:
     """The stages, blocks and layers of a model that can widen the field, on the same images."""
     rows = layer_table(loaded).overview()
     found = zip(rows, [None, *rows], strict=False)
@@ -121,7 +121,7 @@ def _depth(model: Model, loaded: OpenModel, options: Mapping[str, Any], structur
     return sweep(model, **{**options, "layer": list(dict.fromkeys(names))})
 
 
-def _adds_nothing(row: LayerRow, before: LayerRow | None, structure: Structure) -> bool:
+def _adds_nothing(row: LayerRow, before: LayerRow | None, structure: NetStructure) -> bool:
     """Whether a row is what the one before is: a stage whose last block that is, or an element-wise module behind it,
     which has the same shape and TRF, and none of the layers with weights that mix."""
     if before is None or (row.shape, row.trf) != (before.shape, before.trf):

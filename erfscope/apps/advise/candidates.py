@@ -10,7 +10,7 @@ from shlex import quote
 
 from torch import nn
 
-from erfscope.apps.advise.structure import Structure
+from erfscope.apps.advise.structure import NetStructure
 
 #: Blocks that widen the field.
 WIDE_BLOCKS = ("nonlocal", "gcn", "gatv2", "gc", "large_kernel")
@@ -76,7 +76,7 @@ def _settings(edit: str) -> list[str]:
     return [] if "@" in head else [each.partition("=")[0].strip() for each in rest.split(",")]
 
 
-def parts_of(structure: Structure, module: nn.Module) -> list[str]:
+def parts_of(structure: NetStructure, module: nn.Module) -> list[str]:
     """The parts of a model that edits name: its stages or outermost modules, else its layers."""
     inside = [each for each in structure.layers if not each.is_head]
     names = [each.stage for each in inside if each.stage] or [each.name for each in inside]
@@ -84,7 +84,7 @@ def parts_of(structure: Structure, module: nn.Module) -> list[str]:
     return [name for name in dict.fromkeys(names) if name and name in modules]
 
 
-def wider(structure: Structure, module: nn.Module) -> list[Candidate]:
+def wider(structure: NetStructure, module: nn.Module) -> list[Candidate]:
     """Edits that widen a field: dilation and kernels of each part's convolutions, strides left out, blocks, and an
     input of twice the size."""
     parts = parts_of(structure, module)[-MOST_PARTS:]
@@ -107,7 +107,7 @@ def _wider_edits(part: str, module: nn.Module) -> Iterator[str]:
     yield from (f"{block}@{part}" for block in WIDE_BLOCKS)
 
 
-def narrower(structure: Structure, module: nn.Module) -> list[Candidate]:
+def narrower(structure: NetStructure, module: nn.Module) -> list[Candidate]:
     """Edits that narrow a field: smaller kernels and no dilation of each part's convolutions."""
     found = list[str]()
     for part in parts_of(structure, module):

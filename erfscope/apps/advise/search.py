@@ -16,7 +16,7 @@ from erfscope import analyze
 from erfscope.apps.advise.candidates import Candidate, joined, narrower, parts_of, wider
 from erfscope.apps.advise.halving import Trial, difference, fill, settle
 from erfscope.apps.advise.outcome import REACH, Search
-from erfscope.apps.advise.structure import Structure
+from erfscope.apps.advise.structure import NetStructure
 from erfscope.apps.advise.target import HALO, Bound
 from erfscope.apps.advise.verdict import FRESH, LOOKS, finalists
 from erfscope.core import ErfscopeError, Model, OpenModel, Request, Result, halo_of, mass_beyond, open_model, to_json
@@ -99,7 +99,7 @@ class SearchRun:
         """Whether it is time to decide, which halos need none for."""
         return self._is_late() or (self.search.price != HALO and clock.monotonic() > self.chosen)
 
-    def run(self, structure: Structure) -> Search:
+    def run(self, structure: NetStructure) -> Search:
         """Try the candidates, and the best of them put together where none reaches the target."""
         # What cannot be measured is refused.
         if not self.known.get(Candidate().text):
@@ -131,7 +131,7 @@ class SearchRun:
         self.request.progress("measuring candidates", int(self.seconds), int(self.seconds))
         return replace(found, on_weights=self._on_weights(found))
 
-    def _candidates(self, structure: Structure) -> tuple[list[Candidate], tuple[str, ...]]:
+    def _candidates(self, structure: NetStructure) -> tuple[list[Candidate], tuple[str, ...]]:
         """The variants of one edit, and the parts that skip connections pass by."""
         module, variants = self.loaded.module, narrower if self.search.price == HALO else wider
         by = self.loaded.passed_by(self.search.layer, parts_of(structure, module))

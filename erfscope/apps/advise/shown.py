@@ -7,7 +7,7 @@ from typing import Any
 
 from erfscope.apps.advise.outcome import Search
 from erfscope.apps.advise.shown_search import search_json, search_parts
-from erfscope.apps.advise.structure import ALL, Sides, Structure
+from erfscope.apps.advise.structure import ALL, NetStructure, Sides
 from erfscope.core import Operation, Report
 from erfscope.show import (
     DASH,
@@ -37,7 +37,7 @@ EVIDENCE = (
 )
 
 
-def advice_json(structure: Structure, depth: Report | None, search: Search | None) -> dict[str, Any]:
+def advice_json(structure: NetStructure, depth: Report | None, search: Search | None) -> dict[str, Any]:
     """Advice as JSON values; a field that covers every input is null."""
     found: dict[str, Any] = {"schema": SCHEMA, "structure": {**structure.to_json(), "weights": "any"}}
     if depth is not None:
@@ -48,7 +48,7 @@ def advice_json(structure: Structure, depth: Report | None, search: Search | Non
 
 
 def advice_parts(
-    structure: Structure, depth: Report | None, search: Search | None, *, everything: bool
+    structure: NetStructure, depth: Report | None, search: Search | None, *, everything: bool
 ) -> Iterator[Table | Note]:
     """The structure, then what was measured, then what a search found: lines of text and tables."""
     empty = Note(text="")
@@ -67,7 +67,7 @@ def advice_parts(
         yield from search_parts(search, structure, everything=everything)
 
 
-def _headline(structure: Structure) -> str:
+def _headline(structure: NetStructure) -> str:
     wasted, whole = structure.unproductive(), len(structure.in_place)
     at, certain = f"{structure.model} at {sides_text(structure.axes, structure.input_size)}", _widening(wasted)
     if not certain:
@@ -82,7 +82,7 @@ def _widening(layers: Sequence[Operation]) -> list[Operation]:
     return [each for each in layers if each.widens]
 
 
-def _shares(layers: Sequence[Operation], structure: Structure) -> str:
+def _shares(layers: Sequence[Operation], structure: NetStructure) -> str:
     params, gmacs = sum(each.params for each in layers), sum(each.gmacs for each in layers)
     return f"{_share(params, structure.params)} of the parameters and {_share(gmacs, structure.gmacs)} of the GMACs"
 
@@ -92,7 +92,7 @@ def _share(part: float, whole: float) -> str:
     return f"{share:.0f} %" if share >= 10 else f"{share:.2g} %"
 
 
-def _findings(structure: Structure) -> Iterator[str]:
+def _findings(structure: NetStructure) -> Iterator[str]:
     """What the fields say, and what can be done."""
     cells, border, mixer = structure.axes.cells, structure.border(), structure.mixer()
     wasted, partly, critical = structure.unproductive(), structure.partly(), structure.critical()
@@ -136,7 +136,7 @@ def _named(layers: Sequence[Operation]) -> str:
     return listed_up_to(FEW, [each.name for each in layers])
 
 
-def _meanings(structure: Structure) -> Iterator[str]:
+def _meanings(structure: NetStructure) -> Iterator[str]:
     yield (
         f"field in: side in {structure.axes.cells} of what a layer's input sees by its shortest path (a residual block"
         " counts as its shortcut), the largest in the stage; TRF: of the stage's last layer, by all paths. Both without"
@@ -153,7 +153,7 @@ def _side(sides: Sides) -> str:
     return "all" if ALL in sides else square_text(sides)
 
 
-def stages_table(structure: Structure) -> Table:
+def stages_table(structure: NetStructure) -> Table:
     """The layers of each stage together; neighbours that are alike in one row."""
     groups: dict[str, list[Operation]] = {}
     for each in structure.in_place:
@@ -176,7 +176,7 @@ def stages_table(structure: Structure) -> Table:
     return _table("stage", names, lines)
 
 
-def layers_table(structure: Structure) -> Table:
+def layers_table(structure: NetStructure) -> Table:
     """Every layer with weights."""
     wasted, partly, critical = {*structure.unproductive()}, {*structure.partly()}, {*structure.critical()}
     rows = []

@@ -8,7 +8,7 @@ from typing import Any
 
 from erfscope.apps.advise.halving import CHOOSING, MOST_DRAWS, Trial
 from erfscope.apps.advise.outcome import REACH, Search
-from erfscope.apps.advise.structure import ALL, Structure
+from erfscope.apps.advise.structure import ALL, NetStructure
 from erfscope.apps.advise.target import HALO
 from erfscope.apps.advise.verdict import DECIDING, LOOKS
 from erfscope.core import to_json
@@ -22,7 +22,7 @@ TARGET = {"met": "met", "not met": "no", "not decided": "open"}
 OWN_WEIGHTS = "measured on the weights that the model has; weights of new kernels and blocks are random, untrained"
 
 
-def search_parts(search: Search, structure: Structure, *, everything: bool = False) -> Iterator[Table | Note]:
+def search_parts(search: Search, structure: NetStructure, *, everything: bool = False) -> Iterator[Table | Note]:
     """What a search found: the answer, a table of the candidates, and how to make the best of them."""
     shown, empty = ranked(search), Note(text="")
     rest = 0 if everything else len(search.trials) - len(shown)
@@ -42,7 +42,7 @@ def _misses(search: Search, trial: Trial) -> bool:
     return search.verdict_on(trial) == "not met" or not search.is_allowed(trial)
 
 
-def _answer(search: Search, structure: Structure) -> str:
+def _answer(search: Search, structure: NetStructure) -> str:
     cells = f" {structure.axes.cells}" if _is_length(search) else ""
     now = f"{search.target.text}: {search.target.name} is {_number(search, search.own)}{cells}"
     within = f" within {' and '.join(each.text for each in search.budget)}" if search.budget else ""
@@ -90,7 +90,7 @@ def _is_length(search: Search) -> bool:
     return search.target.name == HALO or search.measure.endswith(("50", "90"))
 
 
-def _warnings(search: Search, structure: Structure) -> Iterator[str]:
+def _warnings(search: Search, structure: NetStructure) -> Iterator[str]:
     """What a reader must know before the numbers."""
     yield RANDOM if search.draws_weights else OWN_WEIGHTS
     if hidden := search.hidden():

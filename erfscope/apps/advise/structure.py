@@ -17,7 +17,7 @@ Sides = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Structure:
+class NetStructure:
     """The layers with weights of one model at one input size, in order of execution, and what each of them sees."""
 
     model: str
@@ -100,7 +100,7 @@ class Structure:
         return document
 
 
-def structure_of(model: OpenModel) -> Structure:
+def structure_of(model: OpenModel) -> NetStructure:
     """The layers with weights of a model and their fields, from its recorded pass.
 
     Raises:
@@ -113,7 +113,7 @@ def structure_of(model: OpenModel) -> Structure:
         raise ErfscopeError(
             f"no operation with weights of {model.label} could be recorded: there is nothing to advise on"
         )
-    return Structure(
+    return NetStructure(
         model=model.label,
         input_size=model.input_size,
         axes=model.axes,

@@ -26,7 +26,7 @@ SETTINGS_CHANGED = "settings changed"
 DIGITS = 7
 
 
-class Question(TypedDict):
+class BaselineQuestion(TypedDict):
     """The settings of every check."""
 
     model: str
@@ -35,7 +35,7 @@ class Question(TypedDict):
     input_size: Sequence[int]
 
 
-class Protocol(Question, total=False):
+class Protocol(BaselineQuestion, total=False):
     """The settings of a check; those from the convention on exist only where images were shown."""
 
     #: As they were asked for.
@@ -185,7 +185,7 @@ def _protocol(result: Result) -> dict[str, Any]:
         **({"options": result.options} if result.options else {}),
     }
     if not shown.n_images:
-        found = {name: value for name, value in found.items() if name in Question.__annotations__}
+        found = {name: value for name, value in found.items() if name in BaselineQuestion.__annotations__}
     document: dict[str, Any] = to_json(found)
     return document
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from erfscope.apps.gate.baseline import ASKED, SETTINGS_CHANGED, BaselineEntry, Question
+from erfscope.apps.gate.baseline import ASKED, SETTINGS_CHANGED, BaselineEntry, BaselineQuestion
 from erfscope.apps.gate.judge import MeasureVerdict, has_moved, judge
 from erfscope.apps.gate.structure import StructureChange, changes
 from erfscope.apps.gate.tolerance import Tolerance, defaults
@@ -17,7 +17,7 @@ from erfscope.apps.gate.verdict import PYTHON, CheckAdvice, Verdict
 #: it flips single ReLU gates. Images are noise in types with fewer digits.
 ROUNDING = {"float64": 1e-6, "float32": 2e-3}
 #: Settings that decide the structure; the others decide the measurement.
-STRUCTURAL = (*ASKED, *Question.__annotations__)
+STRUCTURAL = (*ASKED, *BaselineQuestion.__annotations__)
 
 
 def compare_entries(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from erfscope.apps.gate.baseline import BaselineMeasure
-from erfscope.apps.gate.noise import Noise, Word, decide, needed, noise_of
+from erfscope.apps.gate.noise import DifferenceNoise, Word, decide, needed, noise_of
 from erfscope.apps.gate.tolerance import Tolerance, pointless, unit_of
 from erfscope.core import MEASURES
 from erfscope.show import number, plus, rounded, with_error
@@ -99,7 +99,7 @@ def judge(
     tails: Literal[1, 2] = 2 if tolerance.side == "both" or wider is None else 1
     noise = noise_of(se, groups, tails=tails, measures=measures, looks=looks)
     if rounding is not None:
-        se, noise = 0.0, Noise(of_any=rounded_off(name, expected.value, rounding), of_one=0.0)
+        se, noise = 0.0, DifferenceNoise(of_any=rounded_off(name, expected.value, rounding), of_one=0.0)
     word = decide(tolerance.move(difference, wider), limit, noise)
     found = replace(blank, word=word, limit=limit, difference=difference, se=se)
     if word == "pass":
@@ -122,7 +122,7 @@ def has_moved(found: MeasureVerdict, rounding: float) -> bool:
     return abs(found.difference) > rounded_off(found.name, expected.value, rounding)
 
 
-def _improvement_notice(found: MeasureVerdict, noise: Noise) -> str:
+def _improvement_notice(found: MeasureVerdict, noise: DifferenceNoise) -> str:
     """The notice of a clear move the other way."""
     wider, tolerance = MEASURES[found.name].wider, found.tolerance
     assert found.difference is not None
@@ -133,7 +133,7 @@ def _improvement_notice(found: MeasureVerdict, noise: Noise) -> str:
     return f"the ERF became {'wider' if tolerance.side == 'narrower' else 'narrower'}: {found.name} {_moved(found)}"
 
 
-def _explained(found: MeasureVerdict, noise: Noise) -> MeasureVerdict:
+def _explained(found: MeasureVerdict, noise: DifferenceNoise) -> MeasureVerdict:
     """The verdict with its reason."""
     text = f"{found.name} moved by {_moved(found)}"
     unit = unit_of(found.name, found.obtained, found.expected)

@@ -18,7 +18,7 @@ MOST = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
+class DifferenceNoise:
     """How far chance moves a measure, in its unit."""
 
     #: A model that has not changed moves by more in :data:`CHANCE` of all checks, over all of their measures and looks.
@@ -32,7 +32,7 @@ class Noise:
         return max(self.of_any, self.of_one)
 
 
-def noise_of(se: float, groups: int, *, tails: Literal[1, 2], measures: int = 1, looks: int = 1) -> Noise:
+def noise_of(se: float, groups: int, *, tails: Literal[1, 2], measures: int = 1, looks: int = 1) -> DifferenceNoise:
     """How far chance moves a measure: its standard error times Student's quantile.
 
     A check fails if any of its measures does, so that they share the chance of that (Bonferroni), and it passes only if
@@ -50,10 +50,10 @@ def noise_of(se: float, groups: int, *, tails: Literal[1, 2], measures: int = 1,
     def bound(chance: float) -> float:
         return se * float(stdtrit(groups - 1, 1 - chance)) if se > 0 else 0.0
 
-    return Noise(of_any=bound(CHANCE / (tails * measures * looks)), of_one=bound(CHANCE / looks))
+    return DifferenceNoise(of_any=bound(CHANCE / (tails * measures * looks)), of_one=bound(CHANCE / looks))
 
 
-def decide(move: float, limit: float, noise: Noise) -> Word:
+def decide(move: float, limit: float, noise: DifferenceNoise) -> Word:
     """The verdict on a move D in the guarded direction, with the tolerance T.
 
     It fails where D > T and no chance explains D: D > ``noise.of_any``. It passes where D <= T and twice the tolerance
@@ -64,7 +64,7 @@ def decide(move: float, limit: float, noise: Noise) -> Word:
     return "pass" if move + noise.of_one <= 2 * limit else "cannot tell"
 
 
-def needed(n: int, noise: Noise, limit: float) -> int | None:
+def needed(n: int, noise: DifferenceNoise, limit: float) -> int | None:
     """The number of samples that brings the noise, which falls with its square root, below the tolerance: then there is
     always a verdict. None where no practical number does."""
     if limit <= 0:

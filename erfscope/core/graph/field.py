@@ -28,7 +28,7 @@ from erfscope.core.graph.ends import (
 )
 from erfscope.core.graph.graph import name_of, shape_of
 from erfscope.core.graph.places import describe, module_of
-from erfscope.core.graph.positions import Positions
+from erfscope.core.graph.positions import GraphPositions
 from erfscope.core.graph.rules.products import ATTENTION
 from erfscope.core.graph.rules.reading import Edge, FloatArray, IntArray, Shape
 from erfscope.core.graph.units import UnitCenters
@@ -63,7 +63,7 @@ class Fields(UnitCenters):
 
     def __init__(
         self,
-        positions: Positions,
+        positions: GraphPositions,
         reference: fx.Node,
         layout: Layout,
         *,

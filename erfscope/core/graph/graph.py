@@ -41,7 +41,7 @@ class Unfaithful(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Graph:
+class RecordedGraph:
     """One recorded forward pass, on inputs of one shape, the batch included."""
 
     #: Placeholders, then operations in order: functional ones of aten as autograd sees them, and ``operator.getitem``.
@@ -72,7 +72,7 @@ class Graph:
 
 
 def by_name(calls: Iterable[Mark]) -> dict[str, Mark]:
-    """The calls of modules, in the order of their turns, under the names that :attr:`Graph.marks` has."""
+    """The calls of modules, in the order of their turns, under the names that :attr:`RecordedGraph.marks` has."""
     every: dict[str, list[Mark]] = {}
     for mark in calls:
         every.setdefault(mark.module, []).append(mark)
@@ -126,7 +126,7 @@ class Numbers:
         is_complete: Whether large ones, and those on the meta device, are given too.
     """
 
-    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor], *, is_complete: bool = False) -> None:
+    def __init__(self, graph: RecordedGraph, tensors: Mapping[str, Tensor], *, is_complete: bool = False) -> None:
         self._graph, self._tensors, self._is_complete = graph, tensors, is_complete
         self._found: dict[fx.Node, Tensor | None] = {}
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from erfscope.core.graph.graph import Graph, arguments, name_of, shape_of
+from erfscope.core.graph.graph import RecordedGraph, arguments, name_of, shape_of
 from erfscope.core.system.torch_internals import schema_arguments
 
 #: Arguments that change nothing of what is computed, and sizes, which follow from operations before.
@@ -18,7 +18,7 @@ _LEFT_OUT = (
 )
 
 
-def operations_in_words(graph: Graph, node: fx.Node) -> dict[str, tuple[str, ...]]:
+def operations_in_words(graph: RecordedGraph, node: fx.Node) -> dict[str, tuple[str, ...]]:
     """See :meth:`erfscope.core.graph.site.Site.operations_in_words`."""
     stack, needed = [node], set[fx.Node]()
     while stack:
@@ -38,7 +38,7 @@ def operations_in_words(graph: Graph, node: fx.Node) -> dict[str, tuple[str, ...
     return {module: tuple(texts) for module, texts in found.items()}
 
 
-def _in_words(graph: Graph, node: fx.Node) -> str:
+def _in_words(graph: RecordedGraph, node: fx.Node) -> str:
     """One operation; numbers and words that are the default are left out."""
     usual = {each.name: each.default_value for each in schema_arguments(node.target) if each.has_default_value()}
     settings = [name_of(node)]
@@ -50,7 +50,7 @@ def _in_words(graph: Graph, node: fx.Node) -> str:
     return " ".join(settings)
 
 
-def _value_in_words(graph: Graph, value: Any) -> str:
+def _value_in_words(graph: RecordedGraph, value: Any) -> str:
     """A setting, the shape of a weight or the number that a constant is; "" for what another operation computes."""
     if isinstance(value, fx.Node):
         constant: Tensor | None = graph.constants.get(value)

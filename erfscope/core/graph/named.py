@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, fx
 
-from erfscope.core.graph.graph import Graph, Numbers, shape_of
+from erfscope.core.graph.graph import Numbers, RecordedGraph, shape_of
 from erfscope.core.graph.rules.reading import Shape
 from erfscope.core.graph.run import Crop
 from erfscope.core.system.containers import Path
@@ -42,7 +42,7 @@ class Pass:
         tensors: The module's own tensors by name.
     """
 
-    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, graph: RecordedGraph, tensors: Mapping[str, Tensor]) -> None:
         self.graph = graph
         #: How many images the pass was recorded with.
         self.images = shape_of(graph.inputs[0])[0]
@@ -74,7 +74,7 @@ class Pass:
         return mark is not None and mark.module != call
 
 
-def _modules(graph: Graph) -> dict[str, NamedTensor]:
+def _modules(graph: RecordedGraph) -> dict[str, NamedTensor]:
     """The tensors that modules took and gave, in the order of execution."""
     found: dict[str, NamedTensor] = {}
     marks = sorted(graph.marks.values(), key=lambda mark: mark.order)
@@ -97,7 +97,7 @@ def _modules(graph: Graph) -> dict[str, NamedTensor]:
     return dict(sorted(found.items(), key=lambda item: item[1].order))
 
 
-def _stages(graph: Graph, modules: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
+def _stages(graph: RecordedGraph, modules: Mapping[str, NamedTensor]) -> dict[str, NamedTensor]:
     """The stages, which come when their modules do."""
     found = [(str(path[1]), node) for path, node in graph.returned.items() if path[:1] == (STAGES,)]
     return {

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor, fx
 
-from erfscope.core.graph.graph import Graph, shape_of
+from erfscope.core.graph.graph import RecordedGraph, shape_of
 from erfscope.core.graph.layouts import NO_PLACE, Reading, read_places
 from erfscope.core.graph.places import NOWHERE, Place, carry_place, go_on, join_places, reshape_places
 from erfscope.core.graph.rules.products import ATTENTION, TOKEN_MIXING
@@ -33,7 +33,7 @@ from erfscope.core.graph.rules.reading import (
 WRITES = ("slice_scatter", "select_scatter")
 
 
-class Positions:
+class GraphPositions:
     """The places of all tensors of a graph.
 
     Args:
@@ -45,7 +45,7 @@ class Positions:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: RecordedGraph,
         numbers: Callable[[fx.Node], Tensor | None] = lambda _: None,
         image: fx.Node | None = None,
     ) -> None:

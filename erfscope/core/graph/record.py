@@ -19,7 +19,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
-from erfscope.core.graph.graph import Graph, Mark, by_name
+from erfscope.core.graph.graph import Mark, RecordedGraph, by_name
 from erfscope.core.graph.operations import Form, map_form
 from erfscope.core.graph.rules.reading import rule
 from erfscope.core.graph.tape import Tape
@@ -57,7 +57,7 @@ def record(
     kwargs: Mapping[str, Any] | None = None,
     *,
     forward: Forward = operator.call,
-) -> Graph:
+) -> RecordedGraph:
     """Record one forward pass of a module.
 
     It is run on a copy of the module's structure, without numbers; where it asks for numbers, once more with those of
@@ -102,7 +102,7 @@ def _record(
     mode: FakeTensorMode | None,
     made: list[weakref.ref[Tensor]],
     counts: list[int],
-) -> Graph:
+) -> RecordedGraph:
     """Record a pass, and add to ``counts`` how many calls of modules ended before it did or failed: those of one
     without numbers are the same on every path."""
     own = tensors_of(module)
@@ -242,7 +242,7 @@ class _GradientQuestions(TorchFunctionMode):
 
 def _graph(
     tape: Tape, marks: Mapping[str, Mark], returned: Mapping[Path, fx.Node], by: str, counts: list[int]
-) -> Graph:
+) -> RecordedGraph:
     """Leave out what no module takes or gives, and what only that needs."""
     needed = {
         *tape.inputs,
@@ -255,7 +255,7 @@ def _graph(
             node.meta["val"] = map_form(node.meta.pop("form"), _on_meta)
         else:
             tape.graph.erase_node(node)
-    return Graph(
+    return RecordedGraph(
         nodes=tuple(tape.graph.nodes),
         inputs=tuple(tape.inputs),
         live=frozenset(tape.live & needed),
@@ -298,7 +298,7 @@ rule(str(FORWARD_PASS), normalises=True)(lambda call: None)  # nothing is known 
 UNRECORDED = "shapes of a pass"
 
 
-def unrecorded(module: nn.Module, inputs: tuple[Tensor, ...], forward: Forward) -> Graph:
+def unrecorded(module: nn.Module, inputs: tuple[Tensor, ...], forward: Forward) -> RecordedGraph:
     """Run a module, and note what its parts take and give.
 
     Args:
@@ -328,7 +328,7 @@ def unrecorded(module: nn.Module, inputs: tuple[Tensor, ...], forward: Forward) 
             stack.callback(part.register_forward_hook(after).remove)
         returned = nodes(forward(module, *inputs))
     every = tuple(graph.nodes)
-    return Graph(
+    return RecordedGraph(
         nodes=every,
         inputs=tuple(takes),
         live=frozenset(every),

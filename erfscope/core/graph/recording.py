@@ -10,10 +10,10 @@ from functools import cached_property
 from torch import Tensor, fx
 
 from erfscope.core.graph.field import Fields
-from erfscope.core.graph.graph import Graph
+from erfscope.core.graph.graph import RecordedGraph
 from erfscope.core.graph.layouts import Reading, varying_dim
 from erfscope.core.graph.named import NamedTensor, Pass
-from erfscope.core.graph.positions import Positions
+from erfscope.core.graph.positions import GraphPositions
 from erfscope.core.graph.rules.reading import Shape, call_of
 from erfscope.core.values.errors import ErfscopeError, unknown
 from erfscope.core.values.layout import Layout
@@ -53,7 +53,7 @@ class Recording(Pass):
 
     def __init__(
         self,
-        graph: Graph,
+        graph: RecordedGraph,
         tensors: Mapping[str, Tensor],
         guess: Callable[[Shape], tuple[Layout | None, bool]],
         needed_numbers: str = "",
@@ -62,7 +62,7 @@ class Recording(Pass):
         self.needed_numbers, self._guess = needed_numbers, guess
         #: Whether the model was recorded with one image since it does not take two.
         self.takes_one_image = self.images == 1
-        self.positions = Positions(graph, self.numbers)
+        self.positions = GraphPositions(graph, self.numbers)
         self._readings: dict[NamedTensor, Reading] = {}
         self._fields: dict[fx.Node, Fields] = {}
 
@@ -221,6 +221,6 @@ class Recording(Pass):
             # Of one of several inputs its own pixels count.
             is_whole = name not in self.inputs or node is self.positions.image
             self._fields[node] = Fields(
-                self.positions if is_whole else Positions(self.graph, self.numbers, node), node, layout, name=name
+                self.positions if is_whole else GraphPositions(self.graph, self.numbers, node), node, layout, name=name
             )
         return self._fields[node]

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, fx
 
-from erfscope.core.graph.graph import Graph, Numbers, shape_of
+from erfscope.core.graph.graph import Numbers, RecordedGraph, shape_of
 from erfscope.core.graph.places import describe
 from erfscope.core.graph.rules.mixing import scale_and_shift
-from erfscope.core.graph.rules.parts import Part, Step, Values, cut, plan_step, union, whole
+from erfscope.core.graph.rules.parts import Part, PartStep, PartValues, cut, plan_step, union, whole
 from erfscope.core.values.errors import MeasurementError
 from erfscope.core.values.layout import Layout
 from erfscope.core.values.unit import Box
@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
 class Crop:
     """The part of a recorded pass that some units of a layer need. Made by :func:`crop`."""
 
-    graph: Graph
+    graph: RecordedGraph
     layer: Wanted
     #: What is differentiated with respect to.
     reference: Wanted
@@ -50,7 +50,7 @@ class Crop:
     #: The part of the layer that each is, or all of the layer.
     boxes: tuple[Part, ...]
     #: Operations in order; the image and constants are none.
-    steps: tuple[Step, ...]
+    steps: tuple[PartStep, ...]
     #: The part of every tensor that depends on the image.
     parts: Mapping[fx.Node, Part]
     #: The part that is asked for, where an operation makes more.
@@ -70,12 +70,12 @@ class Crop:
         return self.reference.node is self.graph.inputs[0]
 
     @cached_property
-    def norms(self) -> list[tuple[Step, Step | None]]:
+    def norms(self) -> list[tuple[PartStep, PartStep | None]]:
         """Frozen batch norms, each with the convolution before it that does its work too; None where that does not
         pay."""
         readers = Counter(source for step in self.steps for source in step.needed)
         by_node = {step.node: step for step in self.steps}
-        found = list[tuple[Step, Step | None]]()
+        found = list[tuple[PartStep, PartStep | None]]()
         for step in self.steps:
             if step.call.name != "batch_norm" or step.call.args.get("training") or not self._is_given(step):
                 continue
@@ -87,7 +87,7 @@ class Crop:
             found.append((step, before if folds else None))
         return found
 
-    def _is_given(self, step: Step) -> bool:
+    def _is_given(self, step: PartStep) -> bool:
         """Whether all but the first input of an operation are the same for every image."""
         return self.graph.live.isdisjoint(step.node.all_input_nodes[1:])
 
@@ -119,7 +119,7 @@ class Forward:
         with torch.no_grad():
             self._derived = dict(self._derive(*pair) for pair in plan.norms)
 
-    def _derive(self, norm: Step, convolution: Step | None) -> tuple[fx.Node, tuple[Tensor, Tensor]]:
+    def _derive(self, norm: PartStep, convolution: PartStep | None) -> tuple[fx.Node, tuple[Tensor, Tensor]]:
         """Scale and shift of the channels that a frozen norm makes, or weight and bias of the convolution that does its
         work too."""
         scale, shift = scale_and_shift(norm.call, self.constant)
@@ -186,7 +186,7 @@ class Forward:
         units = [cut(have, own, box).movedim(layout.batch_dim or 0, 0).flatten(1) for box in boxes]
         return torch.stack(units, 2), reference
 
-    def _make(self, step: Step, found: Mapping[fx.Node, Tensor]) -> Tensor:
+    def _make(self, step: PartStep, found: Mapping[fx.Node, Tensor]) -> Tensor:
         """The part of an operation's output."""
         if step.node in self._folded:
             source = step.call.tensor()
@@ -200,7 +200,7 @@ class Forward:
                 at = self.plan.parts[node]
             return have if (wanted := step.needed.get(node)) is None else cut(have, at, wanted)
 
-        return step.run(step, Values(tensor, self._device, self._derived.get(step.node)))
+        return step.run(step, PartValues(tensor, self._device, self._derived.get(step.node)))
 
     def _leaf(self, out: Tensor, part: Part) -> Tensor:
         """The whole reference, of which only a part has its numbers, as a leaf."""
@@ -213,7 +213,7 @@ class Forward:
 
 
 def crop(
-    graph: Graph,
+    graph: RecordedGraph,
     numbers: Callable[[fx.Node], Tensor | None],
     layer: Wanted,
     reference: Wanted,
@@ -238,7 +238,7 @@ def crop(
     boxes = [layer.layout.unit_box(shape, unit) for unit in units] or [whole(shape)]
     boxes = [tuple(each[:images] if dim == batch else each for dim, each in enumerate(box)) for box in boxes]
     parts: dict[fx.Node, Part] = {layer.node: functools.reduce(union, boxes)}
-    steps: list[Step] = []
+    steps: list[PartStep] = []
     asked: dict[fx.Node, Part] = {}
     for node in reversed(graph.nodes):
         if node not in parts or node.op == "placeholder" or node not in graph.live:

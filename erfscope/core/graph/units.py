@@ -10,7 +10,7 @@ from torch import fx
 
 from erfscope.core.graph.graph import shape_of
 from erfscope.core.graph.places import NOWHERE, Place, go_on
-from erfscope.core.graph.positions import Positions
+from erfscope.core.graph.positions import GraphPositions
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.layout import Layout
 from erfscope.core.values.unit import size_text
@@ -23,7 +23,7 @@ UNKNOWN = "the operations do not tell where it lies"
 UNKNOWN_LINE = Place(None, NOWHERE, inexact_reason=UNKNOWN)
 
 
-def line_of(positions: Positions, node: fx.Node, layout: Layout, axis: int) -> Place:
+def line_of(positions: GraphPositions, node: fx.Node, layout: Layout, axis: int) -> Place:
     """Where the units along an axis of a map stand, those of the first row and column of tokens."""
     shape = shape_of(node)
     space = layout.space(shape)
@@ -53,7 +53,7 @@ class UnitCenters:
         layout: How it holds a map.
     """
 
-    def __init__(self, positions: Positions, reference: fx.Node, layout: Layout) -> None:
+    def __init__(self, positions: GraphPositions, reference: fx.Node, layout: Layout) -> None:
         self.positions, self.reference, self.layout = positions, reference, layout
         #: Spatial size of the reference.
         self.sizes = tuple(layout.space(shape_of(reference)))

@@ -29,7 +29,7 @@ _HINT = "give an image file, a directory or a quoted pattern such as 'val/*.jpg'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundFiles:
     """The files of one path given by the user."""
 
     #: The path as given.
@@ -53,7 +53,7 @@ def suffixes_of(axes: Axes) -> tuple[str, ...]:
     return {1: SOUNDS, 3: (*SUFFIXES, *VOLUMES, *frames)}.get(len(axes.names), (*SUFFIXES, ".zarr"))
 
 
-def find(asked: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> Found:
+def find(asked: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> FoundFiles:
     """Resolve one path.
 
     Args:
@@ -76,9 +76,9 @@ def find(asked: str | Path, suffixes: tuple[str, ...] = SUFFIXES) -> Found:
         raise ErfscopeError(f"cannot look for {str(asked)!r}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _find(asked: str | Path, path: Path, suffixes: tuple[str, ...]) -> Found:
+def _find(asked: str | Path, path: Path, suffixes: tuple[str, ...]) -> FoundFiles:
     if path.is_file() or _is_one(path, suffixes):
-        return Found(asked=str(asked), files=(path,), keys=(path.as_posix(),), named=True)
+        return FoundFiles(asked=str(asked), files=(path,), keys=(path.as_posix(),), named=True)
     if path.is_dir():
         files = list(_below(path, set(), suffixes))
         if not files:
@@ -86,7 +86,7 @@ def _find(asked: str | Path, path: Path, suffixes: tuple[str, ...]) -> Found:
                 f"no {_noun(suffixes)} in the directory {str(asked)!r}; its files need one of these suffixes:"
                 f" {' '.join(suffixes)}"
             )
-        return Found(
+        return FoundFiles(
             asked=str(asked),
             files=tuple(files),
             keys=tuple(file.relative_to(path).as_posix() for file in files),
@@ -100,7 +100,7 @@ def _find(asked: str | Path, path: Path, suffixes: tuple[str, ...]) -> Found:
     raise ErfscopeError(f"{str(asked)!r} does not exist{_nearest(path)}; {_HINT}")
 
 
-def _match(asked: str, pattern: Path, suffixes: tuple[str, ...]) -> Found:
+def _match(asked: str, pattern: Path, suffixes: tuple[str, ...]) -> FoundFiles:
     matches = [Path(match) for match in sorted(glob.glob(str(pattern), recursive=True))]  # noqa: PTH207 (Path.glob finds hidden files)
     seen: set[str] = set()
     files: dict[Path, None] = {}
@@ -120,7 +120,7 @@ def _match(asked: str, pattern: Path, suffixes: tuple[str, ...]) -> Found:
         )
     ordered = sorted(files, key=lambda file: file.as_posix())
     fixed = _fixed_part(pattern)
-    return Found(
+    return FoundFiles(
         asked=asked,
         files=tuple(ordered),
         keys=tuple(file.relative_to(fixed).as_posix() for file in ordered),
@@ -356,7 +356,7 @@ def _without_suffix(key: str) -> str:
 
 def _chosen(
     paths: str | Path | Sequence[str | Path], *, samples: int | None, seed: int, suffixes: tuple[str, ...]
-) -> tuple[list[Found], list[Path], int]:
+) -> tuple[list[FoundFiles], list[Path], int]:
     """What each path names, the files that are taken, and of how many."""
     at_least_one(samples)
     found = [find(path, suffixes) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
@@ -374,7 +374,7 @@ def _chosen(
     return found, files, len(known)
 
 
-def _candidates(found: Iterable[Found], known: set[str]) -> dict[Path, str]:
+def _candidates(found: Iterable[FoundFiles], known: set[str]) -> dict[Path, str]:
     """Each file that is not ``known`` yet, with the key that it is sampled by."""
     candidates: dict[Path, str] = {}
     for place, entry in enumerate(found):
@@ -395,7 +395,7 @@ def _sample(candidates: dict[Path, str], count: int, seed: int) -> list[Path]:
     return sorted(candidates, key=rank)[:count]
 
 
-def _describe(found: Sequence[Found], files: Sequence[Path], noun: str, known: int, seed: int) -> str:
+def _describe(found: Sequence[FoundFiles], files: Sequence[Path], noun: str, known: int, seed: int) -> str:
     taken = len(files)
     if known == 1:
         return str(files[0])

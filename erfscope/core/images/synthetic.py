@@ -23,7 +23,7 @@ MID_GREY = 128
 NOISE_STD = 40
 
 
-class Stream:
+class RandomStream:
     """The random numbers of one synthetic image.
 
     Only the raw 64-bit output of Philox is used: numpy promises that it never changes, and promises no such thing of
@@ -100,7 +100,7 @@ class _Octave:
     margin: float
 
 
-def draw_leaves(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
+def draw_leaves(stream: RandomStream, size: Sequence[int], channels: int) -> Pixels:
     """Draw one dead-leaves image.
 
     Only +, -, *, / and square roots of float64, which IEEE 754 rounds alike everywhere, decide which leaf a pixel
@@ -132,7 +132,7 @@ def draw_leaves(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
     return colours[front.reshape(size)] + grain
 
 
-def _scatter(stream: Stream, plane: tuple[int, int], flat: bool) -> list[_Octave]:
+def _scatter(stream: RandomStream, plane: tuple[int, int], flat: bool) -> list[_Octave]:
     """Draw the leaves of all octaves, from half the shorter side down."""
     largest = (plane[1] if flat else min(plane)) / 2
     tops = [top for top in (largest / 2**k for k in range(64)) if top >= 2 * SMALLEST_PX] or [2 * SMALLEST_PX]
@@ -204,11 +204,11 @@ CONTRAST = 100
 #: Correlation of the channels of correlated noise.
 SHARED = 0.8
 
-Draw = Callable[[Stream, Sequence[int], int], Pixels]
+Draw = Callable[[RandomStream, Sequence[int], int], Pixels]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class StimulusKind:
     """One way to draw an image."""
 
     draw: Draw
@@ -277,18 +277,18 @@ def synthetic(
 
 
 def _draw(kind: str, seed: int, size: tuple[int, ...], channels: int, index: int) -> Pixels:
-    return KINDS[kind].draw(Stream(kind, seed, index), size, channels)
+    return KINDS[kind].draw(RandomStream(kind, seed, index), size, channels)
 
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _noise(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
+def _noise(stream: RandomStream, size: Sequence[int], channels: int) -> Pixels:
     return stream.grey_levels(math.prod(size) * channels).reshape(*size, channels)
 
 
-def _correlated(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
+def _correlated(stream: RandomStream, size: Sequence[int], channels: int) -> Pixels:
     """Gaussian noise with the same power in every octave of frequency: amplitude f^(-D/2) on D axes, so 1/f in a
     plane."""
     axes = tuple(range(len(size)))
@@ -307,17 +307,17 @@ def _correlated(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
     return _quantise(filtered)
 
 
-def _constant(_stream: Stream, size: Sequence[int], channels: int) -> Pixels:
+def _constant(_stream: RandomStream, size: Sequence[int], channels: int) -> Pixels:
     return np.full((*size, channels), MID_GREY, dtype=np.uint8)
 
 
-def _impulse(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
+def _impulse(stream: RandomStream, size: Sequence[int], channels: int) -> Pixels:
     pixels = _constant(stream, size, channels)
     pixels[tuple(side // 2 for side in size)] = 255
     return pixels
 
 
-def _grating(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
+def _grating(stream: RandomStream, size: Sequence[int], channels: int) -> Pixels:
     """Sinusoid of random direction and phase, between two periods per shorter side and a period of four pixels, evenly
     in octaves.
 
@@ -336,7 +336,7 @@ def _grating(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
     return np.repeat(_quantise(CONTRAST * np.cos(2 * math.pi * phase))[..., None], channels, axis=-1)
 
 
-def _chirp(stream: Stream, size: Sequence[int], channels: int) -> Pixels:
+def _chirp(stream: RandomStream, size: Sequence[int], channels: int) -> Pixels:
     """Sinusoid whose frequency sweeps, as fast in every octave, between two periods per input and a period of four
     samples, up or down, from a random phase."""
     start, turn = stream.uniform(2)
@@ -355,12 +355,12 @@ def _quantise(offset: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Pixe
 
 
 #: Every kind of synthetic stimulus, the default first.
-KINDS: dict[str, Kind] = {
-    "leaves": Kind(draw=draw_leaves, words="dead leaves", version=1),
-    "noise": Kind(draw=_noise, words="white noise", version=1),
-    "correlated": Kind(draw=_correlated, words="correlated noise", version=1),
-    "constant": Kind(draw=_constant, words="uniform mid-grey", version=1),
-    "impulse": Kind(draw=_impulse, words="one bright pixel", version=1),
-    "grating": Kind(draw=_grating, words="sinusoidal grating", version=1),
-    "chirp": Kind(draw=_chirp, words="sinusoid of sweeping frequency", version=1, rank=1),
+KINDS: dict[str, StimulusKind] = {
+    "leaves": StimulusKind(draw=draw_leaves, words="dead leaves", version=1),
+    "noise": StimulusKind(draw=_noise, words="white noise", version=1),
+    "correlated": StimulusKind(draw=_correlated, words="correlated noise", version=1),
+    "constant": StimulusKind(draw=_constant, words="uniform mid-grey", version=1),
+    "impulse": StimulusKind(draw=_impulse, words="one bright pixel", version=1),
+    "grating": StimulusKind(draw=_grating, words="sinusoidal grating", version=1),
+    "chirp": StimulusKind(draw=_chirp, words="sinusoid of sweeping frequency", version=1, rank=1),
 }

@@ -24,7 +24,7 @@ from erfscope.core.values.printable import number
 from erfscope.show.drawn import CloseUp
 from erfscope.show.figures.canvas import check_suffix, drawing, figure_bytes, write_figure
 from erfscope.show.figures.insets import INSET
-from erfscope.show.figures.kinds import FIGURES, Drawn, Kind, refuse_narrow
+from erfscope.show.figures.kinds import FIGURES, Drawn, FigureKind, refuse_narrow
 from erfscope.show.figures.maps import (
     COVER,
     bar_length,
@@ -163,7 +163,7 @@ def folder_figures(
         yield CAPTIONS, "\n".join([*captions[len(alone) :], *captions[: len(alone)]]).encode()
 
 
-def _caption(results: Sequence[Result], kind: Kind, drawn: Drawn, file: str) -> str:
+def _caption(results: Sequence[Result], kind: FigureKind, drawn: Drawn, file: str) -> str:
     """A figure environment for LaTeX."""
     shown = [result for result in results if result.map is not None] or results
     is_wide = drawn.figure.get_figwidth() > ONE_COLUMN

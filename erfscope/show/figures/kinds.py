@@ -33,7 +33,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class FigureKind:
     """One kind of figure."""
 
     #: Its name, which is that of the function that draws it; ``unfit_NAME`` returns the need that results do not meet.
@@ -74,7 +74,7 @@ class Kind:
 
 
 KINDS = (
-    Kind(
+    FigureKind(
         name="panel",
         module="panels",
         shows="every map, with unit, r50 and r90 rings, theoretical receptive field (TRF), scale bar",
@@ -82,7 +82,7 @@ KINDS = (
         needs="a result with a map",
         maps=True,
     ),
-    Kind(
+    FigureKind(
         name="overlay",
         module="panels",
         shows="the same over the first image",
@@ -91,7 +91,7 @@ KINDS = (
         maps=True,
         in_folder=False,
     ),
-    Kind(
+    FigureKind(
         name="strip",
         module="panels",
         shows="the maps of one model side by side, by layer or by input size, all at one scale of lengths",
@@ -100,14 +100,14 @@ KINDS = (
         maps=True,
         several=("layer", "input_size"),
     ),
-    Kind(
+    FigureKind(
         name="profile",
         module="profile",
         shows="density and enclosed mass by distance from the unit, one line per result",
         caption="Density and enclosed share of effective receptive fields by the distance to the unit",
         needs="a result with a map that is not zero, of a unit with a place",
     ),
-    Kind(
+    FigureKind(
         name="depth",
         module="curves",
         shows="r50, r90, the TRF and the input's side against the layer; shaded behind a TRF that covers the input",
@@ -115,7 +115,7 @@ KINDS = (
         needs="two or more layers of a model, such as --layer stages, with units that have a place",
         several=("layer",),
     ),
-    Kind(
+    FigureKind(
         name="alpha",
         module="curves",
         shows="radii against the share of inserted blocks",
@@ -123,7 +123,7 @@ KINDS = (
         needs="a model with an inserted block at two or more alphas, such as --alpha 0,0.5,1",
         several=("alpha",),
     ),
-    Kind(
+    FigureKind(
         name="sizes",
         module="curves",
         shows="radii against the input size",
@@ -131,7 +131,7 @@ KINDS = (
         needs="two or more input sizes, such as --input-size 160,224",
         several=("input_size",),
     ),
-    Kind(
+    FigureKind(
         name="training",
         module="curves",
         shows="radii against the step of a training",
@@ -139,7 +139,7 @@ KINDS = (
         needs="a model at two or more steps of a training, as from compare --of or an ErfMonitor",
         several=("checkpoint",),
     ),
-    Kind(
+    FigureKind(
         name="units",
         module="units",
         shows="several units of one image at their places",
@@ -148,7 +148,7 @@ KINDS = (
         maps=True,
         several=("unit",),
     ),
-    Kind(
+    FigureKind(
         name="positions",
         module="units",
         shows="r50 and context_r50 of every unit of a layer, at the units' centres",

@@ -187,7 +187,7 @@ def influence(fn: NodeMap, x: Tensor, convention: str = "jacobian", outputs: Seq
     if convention not in RULES:
         raise unknown("convention", str(convention), RULES, where="influence matrices")
     samples = _samples(x)
-    run = _Run(fn=fn, rule=RULES[convention], asked=outputs, samples=len(samples))
+    run = _InfluenceRun(fn=fn, rule=RULES[convention], asked=outputs, samples=len(samples))
     mean = _Mean()
     for index, sample in enumerate(samples):
         mean.add(run.matrix(sample, f" of sample {index}" if x.dim() == 3 else ""))
@@ -202,7 +202,7 @@ def influence(fn: NodeMap, x: Tensor, convention: str = "jacobian", outputs: Seq
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Run:
+class _InfluenceRun:
     """One function, applied to sample after sample."""
 
     fn: NodeMap

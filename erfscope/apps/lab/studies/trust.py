@@ -237,7 +237,7 @@ OTHER = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stage:
+class TrustStage:
     """A net whose last parts have other weights."""
 
     #: The part that got new weights last; "" for none.
@@ -250,7 +250,7 @@ class Stage:
     values: FloatArray
 
 
-def cascade(net: Net, adapter: ModuleAdapter, other: ModuleAdapter, *, samples: int, seed: int) -> Iterator[Stage]:
+def cascade(net: Net, adapter: ModuleAdapter, other: ModuleAdapter, *, samples: int, seed: int) -> Iterator[TrustStage]:
     """Yield the map of a net before, and after each part that takes the weights of another net.
 
     Args:
@@ -279,10 +279,10 @@ def _map(adapter: ModuleAdapter, samples: int, seed: int) -> FloatArray:
     return np.asarray(result_with_map(adapter, samples=samples, seed=seed, measures=["r50"]).map.magnitude)
 
 
-def _stage(part: str, first: FloatArray, values: FloatArray) -> Stage:
+def _stage(part: str, first: FloatArray, values: FloatArray) -> TrustStage:
     shares = first / first.sum(), values / values.sum()
     correlation = float(spearmanr(first.ravel(), values.ravel()).statistic)
-    return Stage(part=part, correlation=correlation, overlap=float(np.minimum(*shares).sum()), values=values)
+    return TrustStage(part=part, correlation=correlation, overlap=float(np.minimum(*shares).sum()), values=values)
 
 
 #: Side of the input of nets with random weights, in pixels; weights from files have their net's own.
@@ -311,7 +311,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     return StudyFindings(columns=COLUMNS, section="net", rows=rows, claims=_claims(rows), picture=_picture(rows))
 
 
-def _cascade(asked: StudyOptions, net: Net, seed: int, samples: int) -> list[Stage]:
+def _cascade(asked: StudyOptions, net: Net, seed: int, samples: int) -> list[TrustStage]:
     size = SIDE if asked.data is None else None
     own, drawn = built(net.name, seed, asked.data, size=size), built(net.name, seed + OTHER, size=size)
     return list(cascade(net, own, drawn, samples=samples, seed=seed))
@@ -386,7 +386,7 @@ def _over_images(runs: Sequence[FloatArray]) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values)))
 
 
-def _cascade_rows(net: Net, cascades: Sequence[Sequence[Stage]]) -> list[StudyRow]:
+def _cascade_rows(net: Net, cascades: Sequence[Sequence[TrustStage]]) -> list[StudyRow]:
     rows = []
     for stages in zip(*cascades, strict=True):
         values, part = np.array([stage.correlation for stage in stages]), stages[0].part

@@ -13,7 +13,7 @@ import numpy as np
 from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray, magnitude_of, measured_of
 from erfscope.core.answer.measures.shapes import ALIKE, NO_SHAPE, SHAPES, Axis, Fit, Shape, fit
 from erfscope.core.answer.measures.sizes import (
-    Moments,
+    MapMoments,
     RadialMass,
     Rings,
     Sides,
@@ -213,7 +213,7 @@ class Prepared:
         return Prepared(self.weights, self.geometry.around(self.moments.mean))
 
     @cached_property
-    def moments(self) -> Moments:
+    def moments(self) -> MapMoments:
         """Moments around the centroid."""
         return moments(self.weights, self.geometry.scaled)
 

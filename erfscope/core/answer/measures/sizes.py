@@ -204,7 +204,7 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moments:
+class MapMoments:
     """Moments around the centroid, in the unit of the offsets; one number per axis."""
 
     #: Centroid, as an offset from the unit's centre.
@@ -270,7 +270,7 @@ def along(weights: FloatArray, kept: Sequence[int]) -> FloatArray:
     return np.asarray(weights.sum(axis=left), dtype=np.float64)
 
 
-def moments(weights: FloatArray, offsets: Sequence[FloatArray]) -> Moments:
+def moments(weights: FloatArray, offsets: Sequence[FloatArray]) -> MapMoments:
     """Moments of a map around its centroid.
 
     Args:
@@ -281,7 +281,7 @@ def moments(weights: FloatArray, offsets: Sequence[FloatArray]) -> Moments:
     mean = [float(line @ places) for line, places in zip(lines, offsets, strict=True)]
     from_mean = [places - at for places, at in zip(offsets, mean, strict=True)]
     pairs = itertools.combinations(range(weights.ndim), 2)
-    return Moments(
+    return MapMoments(
         mean=tuple(mean),
         variance=tuple(_spread(*each) for each in zip(lines, from_mean, mean, strict=True)),
         covariance=tuple(float(from_mean[a] @ along(weights, (a, b)) @ from_mean[b]) for a, b in pairs),

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from erfscope.core.graph.graph import evaluate, shape_of, value
 from erfscope.core.graph.rules.mixing import MASKED_SCORE
-from erfscope.core.graph.rules.parts import Step, Values, cut, runs, whole
+from erfscope.core.graph.rules.parts import PartStep, PartValues, cut, runs, whole
 from erfscope.core.graph.rules.reading import (
     OPERATIONS,
     Call,
@@ -40,7 +40,7 @@ def complex_of_parts(call: Call) -> list[Edge]:
 
 
 @runs("view_as_real")
-def run_parts_of_complex(step: Step, values: Values) -> Tensor:
+def run_parts_of_complex(step: PartStep, values: PartValues) -> Tensor:
     """The parts of complex numbers; older releases of PyTorch take their gradient only where it lies in pairs."""
     out = torch.view_as_real(values.of(step.call.tensor()))
     if out.requires_grad:
@@ -54,7 +54,7 @@ def _in_pairs(tensor: Tensor) -> Tensor:
 
 
 @runs("view_as_complex")
-def run_complex_of_parts(step: Step, values: Values) -> Tensor:
+def run_complex_of_parts(step: PartStep, values: PartValues) -> Tensor:
     """Complex numbers of a part, whose real and imaginary parts need not lie in pairs."""
     return torch.view_as_complex(_in_pairs(values.of(step.call.tensor())))
 
@@ -106,7 +106,7 @@ def shape_only(call: Call) -> list[Edge] | None:
 
 
 @runs(*(name for name, known in OPERATIONS.items() if known.reads is shape_only))
-def run_shape_only(step: Step, values: Values) -> Tensor:
+def run_shape_only(step: PartStep, values: PartValues) -> Tensor:
     """A tensor of which the input only says the shape, the dtype and the device."""
     source = step.call.tensor()
     like = torch.empty(shape_of(source), dtype=value(source).dtype, device=values.device)
@@ -121,7 +121,7 @@ def overwritten(call: Call) -> list[Edge] | None:
 
 
 @runs("fill", "zero")
-def run_overwritten(step: Step, values: Values) -> Tensor:
+def run_overwritten(step: PartStep, values: PartValues) -> Tensor:
     """A tensor of one number, of which nothing is left that was there."""
     number, dtype = step.call.args.get("value", 0), value(step.node).dtype
     shape = [len(each) for each in step.part]

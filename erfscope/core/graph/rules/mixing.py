@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from erfscope.core.graph.graph import shape_of
 from erfscope.core.graph.rules.moves import along
-from erfscope.core.graph.rules.parts import Step, Values, run_as_it_is, runs
+from erfscope.core.graph.rules.parts import PartStep, PartValues, run_as_it_is, runs
 from erfscope.core.graph.rules.reading import (
     ABSENT,
     Call,
@@ -165,7 +165,7 @@ def recurrent(call: Call) -> list[Edge] | None:
 
 
 @runs("lstm", "gru", "rnn_tanh", "rnn_relu")
-def run_recurrent(step: Step, values: Values) -> Tensor:
+def run_recurrent(step: PartStep, values: PartValues) -> Tensor:
     """A recurrent layer, of which cuDNN has no gradient in evaluation mode."""
     with without_cudnn():
         return run_as_it_is(step, values)
@@ -182,7 +182,7 @@ def fourier(call: Call) -> list[Edge] | None:
 
 
 @runs("batch_norm", "instance_norm", "cudnn_batch_norm", "miopen_batch_norm")
-def run_batch_norm(step: Step, values: Values) -> Tensor:
+def run_batch_norm(step: PartStep, values: PartValues) -> Tensor:
     """A frozen batch norm as the scale and the shift that it is.
 
     On the CPU, PyTorch's gradient of a batch norm mixes up the positions where the gradient that arrives lies in memory

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from erfscope.core.graph.graph import evaluate, shape_of
-from erfscope.core.graph.rules.parts import Step, Values, cut, runs
+from erfscope.core.graph.rules.parts import PartStep, PartValues, cut, runs
 from erfscope.core.graph.rules.reading import (
     ABSENT,
     Call,
@@ -215,7 +215,7 @@ def written_over(
 
 
 @runs("cat", "concat", "concatenate")
-def run_concatenation(step: Step, values: Values) -> Tensor:
+def run_concatenation(step: PartStep, values: PartValues) -> Tensor:
     """The pieces of the part behind each other."""
     found = [(edge.source, parts) for edge, parts in zip(step.edges, step.paths, strict=True) if parts]
     pieces = [cut(values.of(source), step.needed[source], parts[0]) for source, parts in found]

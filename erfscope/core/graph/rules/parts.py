@@ -1,7 +1,7 @@
 """Parts of tensors: what a part of an operation's output needs, and how it is computed from that.
 
 A part is given by the indices along each dimension that it has, in order. An operation may make more than it is asked
-for, such as all channels of a convolution: a :class:`Step` has what it makes.
+for, such as all channels of a convolution: a :class:`PartStep` has what it makes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from erfscope.core.graph.rules.reading import (
 Part = tuple[IntArray, ...]
 
 
-class Values(NamedTuple):
+class PartValues(NamedTuple):
     """The tensors that a step reads."""
 
     #: The part of an input that the step needs; of inputs that are not among the needed ones, all.
@@ -41,7 +41,7 @@ class Values(NamedTuple):
     weights: tuple[Tensor, Tensor] | None = None
 
 
-class Step(NamedTuple):
+class PartStep(NamedTuple):
     """One operation, and the part of its output that is made."""
 
     node: fx.Node
@@ -57,7 +57,7 @@ class Step(NamedTuple):
 
 
 #: Computes a part of an operation's output.
-Run = Callable[[Step, Values], Tensor]
+Run = Callable[[PartStep, PartValues], Tensor]
 RUNS: dict[str, Run] = {}
 
 
@@ -129,14 +129,14 @@ def _reread(part: Part, old: Shape, new: Shape) -> Part:
     return tuple(found)
 
 
-def plan_step(node: fx.Node, part: Part, numbers: Callable[[fx.Node], Tensor | None]) -> Step:
+def plan_step(node: fx.Node, part: Part, numbers: Callable[[fx.Node], Tensor | None]) -> PartStep:
     """What an operation makes where a part of its output is asked for, and the parts of its inputs that this needs;
     inputs that it does not need are left out.
     """
     call, edges = call_of(node, numbers), edges_of(node, numbers)
     inputs = {source: whole(shape_of(source)) for source in call.node.all_input_nodes}
     as_a_whole = RUNS.get(call.name, run_as_it_is) if call.operation.stateful else run_as_it_is
-    everything = Step(node, call, edges, whole(shape_of(node)), inputs, as_a_whole)
+    everything = PartStep(node, call, edges, whole(shape_of(node)), inputs, as_a_whole)
     if not _is_divisible(call, edges):
         return everything
     run = RUNS.get(call.name, run_by_moves if call.operation.moves else run_as_it_is)
@@ -152,7 +152,7 @@ def plan_step(node: fx.Node, part: Part, numbers: Callable[[fx.Node], Tensor | N
             return everything  # as attention of a tensor on itself: a tensor has one part, and two are needed
         wanted = union(before, wanted)
         needed[edge.source] = _dense(wanted) if call.operation.dense else wanted
-    return Step(node, call, edges, made, needed, run, paths)
+    return PartStep(node, call, edges, made, needed, run, paths)
 
 
 def _is_divisible(call: Call, edges: Sequence[Edge]) -> bool:
@@ -189,14 +189,14 @@ def _dense(part: Part) -> Part:
     return (*part[:2], *(np.arange(each[0], each[-1] + 1) for each in part[2:]))
 
 
-def run_as_it_is(step: Step, values: Values) -> Tensor:
+def run_as_it_is(step: PartStep, values: PartValues) -> Tensor:
     """An operation whose parts are computed as the whole is."""
     out: Any = evaluate(step.call.node, values.of)
     found: Tensor = out[step.call.output] if isinstance(out, tuple | list) else out
     return found
 
 
-def run_by_moves(step: Step, values: Values, fill: float = 0.0) -> Tensor:
+def run_by_moves(step: PartStep, values: PartValues, fill: float = 0.0) -> Tensor:
     """The elements of the output where they are among the inputs; ``fill`` where they are nowhere."""
     paths = zip(step.edges, step.paths, strict=True)
     pieces = [_move(edge, parts, step, values, fill) for edge, parts in paths if parts is not None]
@@ -206,7 +206,7 @@ def run_by_moves(step: Step, values: Values, fill: float = 0.0) -> Tensor:
     return pieces[0] if len(pieces) == 1 else sum(pieces[1:], pieces[0])
 
 
-def _move(edge: Edge, parts: list[Part], step: Step, values: Values, fill: float) -> Tensor:
+def _move(edge: Edge, parts: list[Part], step: PartStep, values: PartValues, fill: float) -> Tensor:
     """The part of an output that one edge leads to."""
     tensor = cut(values.of(edge.source), step.needed[edge.source], parts[0])
     shapes = [shape_of(edge.source), *(each.shape for each in edge.steps)]

@@ -115,7 +115,7 @@ class Call:
         return self.shapes[self.output]
 
     @property
-    def operation(self) -> Operation:
+    def operation(self) -> OperationRule:
         """What is known of the operation."""
         return OPERATIONS.get(self.name, UNNAMED)
 
@@ -134,7 +134,7 @@ Rule = Callable[[Call], "list[Edge] | None"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class OperationRule:
     """What is known of an operation."""
 
     #: What a call reads of each input; gives None for a call of a kind that the rule does not know.
@@ -155,14 +155,14 @@ class Operation:
 
 
 #: What is known of operations, by name.
-OPERATIONS: dict[str, Operation] = {}
+OPERATIONS: dict[str, OperationRule] = {}
 
 
 def rule(*names: str, **facts: Any) -> Callable[[Rule], Rule]:
-    """Register the rule of these operations; ``facts`` are the other fields of :class:`Operation`."""
+    """Register the rule of these operations; ``facts`` are the other fields of :class:`OperationRule`."""
 
     def register(function: Rule) -> Rule:
-        OPERATIONS.update(dict.fromkeys(names, Operation(reads=function, **facts)))
+        OPERATIONS.update(dict.fromkeys(names, OperationRule(reads=function, **facts)))
         return function
 
     return register
@@ -216,7 +216,7 @@ def unnamed(call: Call) -> list[Edge] | None:
     return pointwise(call) if torch.Tag.pointwise in call.node.target.tags else None  # type: ignore[union-attr]
 
 
-UNNAMED = Operation(reads=unnamed)
+UNNAMED = OperationRule(reads=unnamed)
 
 
 def read_whole(call: Call, source: fx.Node, mixing: str = "") -> Edge:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from erfscope.core.graph.graph import evaluate, shape_of
 from erfscope.core.graph.rules.moves import along
-from erfscope.core.graph.rules.parts import Step, Values, run_by_moves, runs
+from erfscope.core.graph.rules.parts import PartStep, PartValues, run_by_moves, runs
 from erfscope.core.graph.rules.reading import (
     ABSENT,
     OPERATIONS,
@@ -171,7 +171,7 @@ def _sources(index: FloatArray, scale: float, name: str, align: bool) -> IntArra
 
 
 @runs("pad", "constant_pad_nd")
-def run_padding(step: Step, values: Values) -> Tensor:
+def run_padding(step: PartStep, values: PartValues) -> Tensor:
     """Padding by moving, with a value where nothing is moved from."""
     return run_by_moves(step, values, float(step.call.args.get("value") or 0.0))
 
@@ -179,7 +179,7 @@ def run_padding(step: Step, values: Values) -> Tensor:
 @runs(*(name for name, known in OPERATIONS.items() if known.reads is interpolation))
 @runs("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
 @runs("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
-def run_resampling(step: Step, values: Values) -> Tensor:
+def run_resampling(step: PartStep, values: PartValues) -> Tensor:
     """Each dimension by the matrix of its weights, which the operation gives for unit vectors."""
     call = step.call
     x = call.tensor()

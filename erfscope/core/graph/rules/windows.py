@@ -12,7 +12,7 @@ from torch import Tensor
 
 from erfscope.core.graph.graph import shape_of
 from erfscope.core.graph.rules.moves import along, reshape
-from erfscope.core.graph.rules.parts import Step, Values, runs
+from erfscope.core.graph.rules.parts import PartStep, PartValues, runs
 from erfscope.core.graph.rules.reading import (
     ABSENT,
     COPIES,
@@ -191,7 +191,7 @@ def _frames(call: Call) -> tuple[int, int, int]:
     return (first + int(there[0]), int(there[-1] - there[0]) + 1, hop) if there.size else (first, width, hop)
 
 
-def _pad_input(step: Step, values: Values, fill: float) -> tuple[Tensor, list[int]]:
+def _pad_input(step: PartStep, values: PartValues, fill: float) -> tuple[Tensor, list[int]]:
     """The input of a window, and the padding on both sides that the operation adds by itself; what lies beyond one
     border alone is there already.
     """
@@ -210,7 +210,7 @@ def _pad_input(step: Step, values: Values, fill: float) -> tuple[Tensor, list[in
 
 
 @runs("conv1d", "conv2d", "conv3d")
-def run_convolution(step: Step, values: Values) -> Tensor:
+def run_convolution(step: PartStep, values: PartValues) -> Tensor:
     """Convolution of the padded part."""
     call = step.call
     (x, padding), bias = _pad_input(step, values, 0.0), call.args["bias"]
@@ -221,7 +221,7 @@ def run_convolution(step: Step, values: Values) -> Tensor:
 
 
 @runs("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def run_transposed(step: Step, values: Values) -> Tensor:
+def run_transposed(step: PartStep, values: PartValues) -> Tensor:
     """Transposed convolution of the part, of which what lies beside the asked cells is cut off, or zero where
     nothing reaches.
     """
@@ -240,7 +240,7 @@ def run_transposed(step: Step, values: Values) -> Tensor:
 
 
 @runs("max_pool1d", "max_pool2d", "max_pool3d")
-def run_max_pooling(step: Step, values: Values) -> Tensor:
+def run_max_pooling(step: PartStep, values: PartValues) -> Tensor:
     """Maximum pooling of the part padded with what is never the greatest."""
     call = step.call
     x, padding = _pad_input(step, values, -math.inf)
@@ -250,7 +250,7 @@ def run_max_pooling(step: Step, values: Values) -> Tensor:
 
 
 @runs("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def run_average_pooling(step: Step, values: Values) -> Tensor:
+def run_average_pooling(step: PartStep, values: PartValues) -> Tensor:
     """Average pooling: sums over the padded part, divided by how many cells count."""
     call = step.call
     windows, shape = window_of(call), shape_of(call.tensor())

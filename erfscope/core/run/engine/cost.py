@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, fx
 
-from erfscope.core.graph.graph import Graph, name_of, shape_of, value
+from erfscope.core.graph.graph import RecordedGraph, name_of, shape_of, value
 from erfscope.core.graph.places import describe, module_of
 from erfscope.core.graph.rules.parts import Part
 from erfscope.core.graph.rules.products import attention, einsum, linear, product
@@ -44,7 +44,7 @@ _VIEWS = MOVES - _COPIES
 _NEED_NOT = _KEEP_NOTHING | _KEEP_RESULT | MOVES
 
 
-def giga_multiply_adds(graph: Graph) -> float:
+def giga_multiply_adds(graph: RecordedGraph) -> float:
     """Multiply-adds of one image through the whole graph, in 10^9."""
     images = shape_of(graph.inputs[0])[0]
     return sum(multiply_adds(node, math.prod(shape_of(node))) for node in graph.live) / images / 1e9
@@ -145,7 +145,7 @@ def pass_bytes(crop: Crop) -> int:
     return total
 
 
-def forward_bytes(graph: Graph) -> int:
+def forward_bytes(graph: RecordedGraph) -> int:
     """Bytes of one image's tensors alive at once, at the worst moment of a forward pass without gradients: views take
     none, and a tensor lives until it, or a view of it, was read last.
     """

@@ -12,7 +12,7 @@ from torch import fx
 
 from erfscope.core.graph.ends import FREE, LOCAL, narrowest
 from erfscope.core.graph.field import Fields
-from erfscope.core.graph.graph import Graph, shape_of
+from erfscope.core.graph.graph import RecordedGraph, shape_of
 from erfscope.core.graph.places import module_of
 from erfscope.core.graph.recording import FIRST, Recording
 from erfscope.core.run.engine.cost import multiply_adds
@@ -108,7 +108,7 @@ def passed_by(recording: Recording, layer: str, parts: Sequence[str]) -> tuple[s
     return tuple(filter(is_passed_by, parts))
 
 
-def _weights(node: fx.Node, graph: Graph) -> Iterator[fx.Node]:
+def _weights(node: fx.Node, graph: RecordedGraph) -> Iterator[fx.Node]:
     """The module's own tensors that an argument is computed from, without the image."""
     if node in graph.held:
         yield node

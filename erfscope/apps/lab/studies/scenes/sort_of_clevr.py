@@ -153,7 +153,7 @@ PUBLISHED = {"Conv-S": 54.4, "Conv-L": 73.3, "Self-Attention": 81.8}
 NEAR = 8
 
 
-class Positions(nn.Module):
+class PositionChannels(nn.Module):
     """Sines and cosines of a cell's row and column beside its channels (Vaswani et al. 2017, in two dimensions)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ class Responder(nn.Module):
         if name == "Self-Attention":
             attention = adapters.blocks.SelfAttention(placed, ATTENTION, heads=HEADS, key_channels=ATTENTION)
             further, channels = [attention], ATTENTION
-        self.net = nn.Sequential(*_conv(3, WIDTH, 3), *_conv(WIDTH, WIDTH, 2), Positions(), *further)
+        self.net = nn.Sequential(*_conv(3, WIDTH, 3), *_conv(WIDTH, WIDTH, 2), PositionChannels(), *further)
         self.votes = nn.Sequential(nn.Conv2d(channels, VOTES, 1), nn.ReLU(), nn.Conv2d(VOTES, VOTES, 1), nn.ReLU())
         self.weights = nn.Sequential(nn.Linear(QUESTION, VOTES), nn.ReLU(), nn.Linear(VOTES, VOTES))
         self.answer = nn.Linear(VOTES, ANSWERS)

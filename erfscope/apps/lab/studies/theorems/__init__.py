@@ -26,7 +26,7 @@ from erfscope.apps.lab.studies.study import (
     holds,
 )
 from erfscope.apps.lab.studies.theorems import attention, chebyshev, convolutions, gatv2, graphs, pooling, properties
-from erfscope.apps.lab.studies.theorems.case import KINDS, LIMIT, Z_LIMIT, Case, Draws, Kind, Outcome
+from erfscope.apps.lab.studies.theorems.case import KINDS, LIMIT, Z_LIMIT, Case, CaseOutcome, Draws, Kind
 from erfscope.show import Chart, Curve, Picture
 
 FAMILIES: dict[str, tuple[Case, ...]] = {
@@ -63,7 +63,7 @@ def _check(case: Case, asked: StudyOptions) -> StudyRow:
     try:
         outcome = case.run(draws_of(case, asked))
     except Exception as error:  # the row has the exception, and the other rows go on
-        outcome, problem = Outcome(), f"{type(error).__name__}: {error}"
+        outcome, problem = CaseOutcome(), f"{type(error).__name__}: {error}"
     return StudyRow(
         name=case.name,
         source=case.source,

@@ -14,8 +14,8 @@ from erfscope.apps.lab.influence_matrix import influence
 from erfscope.apps.lab.influence_matrix.compute import NodeMap
 from erfscope.apps.lab.studies.theorems.case import (
     Case,
+    CaseOutcome,
     Draws,
-    Outcome,
     array,
     equals,
     expects,
@@ -38,7 +38,7 @@ def projections(layer: nn.Module) -> tuple[FloatArray, FloatArray, FloatArray]:
     return query, key, value
 
 
-def _dot(draws: Draws) -> Outcome:
+def _dot(draws: Draws) -> CaseOutcome:
     """Check plain attention, and attention divided by n as in Non-Local networks; for some outputs only, too."""
     x, outcomes = draws.normal(N, 3), []
     for over_n in (False, True):
@@ -49,12 +49,12 @@ def _dot(draws: Draws) -> Outcome:
     return worst(*outcomes)
 
 
-def _softmax(draws: Draws) -> Outcome:
+def _softmax(draws: Draws) -> CaseOutcome:
     x, layer = draws.normal(N, 3), draws.fill(blocks.SelfAttention(3, 2, key_channels=4))
     return follows(blocks.on_nodes(layer, *SIDE), x, theory.softmax_attention(array(x), *projections(layer)))
 
 
-def _masked(draws: Draws) -> Outcome:
+def _masked(draws: Draws) -> CaseOutcome:
     """Check a given mask with a row that sees nothing, and a window, which the block computes from shifted copies."""
     x, outcomes = draws.normal(N, 3), []
     allowed = draws.uniform(N, N) < 0.5
@@ -76,11 +76,11 @@ def _masked(draws: Draws) -> Outcome:
             fn = blocks.on_nodes(layer, *SIDE)
             outcomes.append(follows(fn, x, jacobian))
             outside = influence(fn, x).values[(mask == 0) & ~np.eye(N, dtype=bool)]
-            outcomes.append(Outcome(error=float(outside.max()), limit=0.0))
+            outcomes.append(CaseOutcome(error=float(outside.max()), limit=0.0))
     return worst(*outcomes)
 
 
-def _heads(draws: Draws) -> Outcome:
+def _heads(draws: Draws) -> CaseOutcome:
     x, outcomes = draws.normal(N, 3), []
     modes: tuple[tuple[Any, Any], ...] = (("softmax", "softmax"), ("dot_product", "dot"))
     for mode, pairwise in modes:
@@ -101,7 +101,7 @@ def slopes(norm: Any) -> FloatArray:
     return array(norm.weight / torch.sqrt(norm.running_var + norm.eps))
 
 
-def _non_local(draws: Draws) -> Outcome:
+def _non_local(draws: Draws) -> CaseOutcome:
     """With biases and batch norm, which the theory takes as a column of ones and as a factor."""
     x, outcomes = draws.normal(N, 3), []
     features = np.hstack([array(x), np.ones((N, 1))])
@@ -121,7 +121,7 @@ def _non_local(draws: Draws) -> Outcome:
     return worst(*outcomes)
 
 
-def _pipeline(draws: Draws) -> Outcome:
+def _pipeline(draws: Draws) -> CaseOutcome:
     """Projection, batch norm, two attention layers, projection back, batch norm, residual: the chain rule on closed
     forms."""
     x = draws.normal(N, 5)
@@ -141,7 +141,7 @@ def _pipeline(draws: Draws) -> Outcome:
     return follows(blocks.on_nodes(block, *SIDE), x, theory.with_residual(jacobian))
 
 
-def _mean(draws: Draws) -> Outcome:
+def _mean(draws: Draws) -> CaseOutcome:
     """One channel; and three, with queries of two and values of four."""
     outcomes = []
     for channels, keys, out in ((1, 1, 1), (3, 2, 4)):
@@ -155,7 +155,7 @@ def _mean(draws: Draws) -> Outcome:
     return worst(*outcomes)
 
 
-def _random(draws: Draws) -> Outcome:
+def _random(draws: Draws) -> CaseOutcome:
     """One channel: only the product of the three weights counts, and only its variance.
 
     Inputs mix uniform numbers, of fourth cumulant -6/5, so that the covariance of squares is not that of Gaussian ones;
@@ -173,7 +173,7 @@ def embedded(fn: NodeMap, position: Tensor) -> NodeMap:
     return lambda x: fn(x + position)
 
 
-def _permuted(draws: Draws) -> Outcome:
+def _permuted(draws: Draws) -> CaseOutcome:
     """Check that the statement holds without an embedding, and fails with one."""
     x, order = draws.normal(N, 3), torch.randperm(N, generator=draws.generator)
     fn = blocks.on_nodes(draws.fill(blocks.SelfAttention(3, heads=3)), *SIDE)
@@ -182,16 +182,18 @@ def _permuted(draws: Draws) -> Outcome:
     for each in (fn, moved):
         expected = theory.permuted(influence(each, x), array(order))
         gaps.append(equals(influence(each, x[order]), expected).error or 0.0)
-    return Outcome(error=gaps[0] if gaps[1] > 1e-2 else float("inf"))
+    return CaseOutcome(error=gaps[0] if gaps[1] > 1e-2 else float("inf"))
 
 
-def _after_norm(draws: Draws) -> Outcome:
+def _after_norm(draws: Draws) -> CaseOutcome:
     """Check that behind a LayerNorm the signed influence off the diagonal is rounding noise."""
     norm, layer = draws.fill(nn.LayerNorm(3)), draws.fill(blocks.SelfAttention(3, heads=3))
     attention, x = blocks.on_nodes(layer, *SIDE), draws.normal(N, 3)
     signed = influence(lambda y: y + attention(norm(y)), x, "signed").values
     scale = influence(lambda y: y + attention(norm(y)), x).values
-    return Outcome(error=float(np.abs(signed - 3 * np.eye(N)).max() / scale[~np.eye(N, dtype=bool)].max()), limit=1e-12)
+    return CaseOutcome(
+        error=float(np.abs(signed - 3 * np.eye(N)).max() / scale[~np.eye(N, dtype=bool)].max()), limit=1e-12
+    )
 
 
 CASES: tuple[Case, ...] = (

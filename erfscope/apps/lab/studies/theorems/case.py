@@ -26,7 +26,7 @@ Z_LIMIT = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CaseOutcome:
     """Result of a check: an error or a z-score."""
 
     error: float | None = None
@@ -88,7 +88,7 @@ class Case:
     #: Paper and theorem or equation, with what was corrected.
     source: str
     kind: Kind
-    run: Callable[[Draws], Outcome]
+    run: Callable[[Draws], CaseOutcome]
 
 
 def array(tensor: Tensor) -> FloatArray:
@@ -97,7 +97,7 @@ def array(tensor: Tensor) -> FloatArray:
     return values
 
 
-def follows(fn: NodeMap, x: Tensor, jacobian: ArrayLike, outputs: Sequence[int] | None = None) -> Outcome:
+def follows(fn: NodeMap, x: Tensor, jacobian: ArrayLike, outputs: Sequence[int] | None = None) -> CaseOutcome:
     """Compare the engine's influence in every convention with that of a closed form of the Jacobian (m, c', n, c).
 
     Raises:
@@ -110,15 +110,15 @@ def follows(fn: NodeMap, x: Tensor, jacobian: ArrayLike, outputs: Sequence[int] 
     for name in RULES:
         measured = influence(fn, x, name, outputs)
         errors.append(theory.agreement(measured, theory.influence_of(jacobian, name)[rows]).max_relative)
-    return Outcome(error=max(errors))
+    return CaseOutcome(error=max(errors))
 
 
-def equals(measured: ArrayLike, closed_form: ArrayLike, *, limit: float = LIMIT) -> Outcome:
+def equals(measured: ArrayLike, closed_form: ArrayLike, *, limit: float = LIMIT) -> CaseOutcome:
     """Compare numbers with those of a closed form."""
-    return Outcome(error=theory.agreement(np.asarray(measured), np.asarray(closed_form)).max_relative, limit=limit)
+    return CaseOutcome(error=theory.agreement(np.asarray(measured), np.asarray(closed_form)).max_relative, limit=limit)
 
 
-def worst(*outcomes: Outcome) -> Outcome:
+def worst(*outcomes: CaseOutcome) -> CaseOutcome:
     """Return the worst of several checks of one statement."""
     return max(
         outcomes,
@@ -126,7 +126,7 @@ def worst(*outcomes: Outcome) -> Outcome:
     )
 
 
-def expects(measured: Influence, expected: ArrayLike, *, each: int = 1) -> Outcome:
+def expects(measured: Influence, expected: ArrayLike, *, each: int = 1) -> CaseOutcome:
     """Compare the mean over samples with its expectation: the entry that is furthest off, in standard errors.
 
     Args:
@@ -139,7 +139,7 @@ def expects(measured: Influence, expected: ArrayLike, *, each: int = 1) -> Outco
     off = measured.values - np.asarray(expected)
     sure = measured.se == 0
     z = np.divide(off, measured.se, out=np.where(off == 0, 0.0, np.copysign(math.inf, off)), where=~sure)
-    return Outcome(z=float(z.flat[np.abs(z).argmax()]), samples=each * measured.n_samples)
+    return CaseOutcome(z=float(z.flat[np.abs(z).argmax()]), samples=each * measured.n_samples)
 
 
 def grouped(fn: NodeMap, x: Tensor, each: int) -> tuple[NodeMap, Tensor]:

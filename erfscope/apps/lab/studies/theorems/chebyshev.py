@@ -8,7 +8,7 @@ from torch import nn
 
 from erfscope import adapters
 from erfscope.apps.lab import theory
-from erfscope.apps.lab.studies.theorems.case import Case, Draws, Outcome, array, follows, worst
+from erfscope.apps.lab.studies.theorems.case import Case, CaseOutcome, Draws, array, follows, worst
 
 blocks = adapters.blocks
 
@@ -21,14 +21,14 @@ def network_of(layers: nn.Module) -> dict[str, Any]:
     return {"weights": [array(layer.weight.T) for layer in linear], "biases": [array(layer.bias) for layer in linear]}
 
 
-def _gin(draws: Draws) -> Outcome:
+def _gin(draws: Draws) -> CaseOutcome:
     adjacency, x = draws.graph(N), draws.normal(N, 3)
     gin = draws.fill(blocks.GIN(3, 2, 5, eps=0.3, graph=adjacency))
     jacobian = theory.gin(array(adjacency), x=array(x), epsilon=float(gin.eps), **network_of(gin.nn))
     return follows(blocks.on_nodes(gin, 1, N), x, jacobian)
 
 
-def _chebnet(draws: Draws) -> Outcome:
+def _chebnet(draws: Draws) -> CaseOutcome:
     """With the eigenvalue 2 that is assumed, and with the true one."""
     grid, x, outcomes = theory.grid_adjacency(3, 4), draws.normal(12, 3), []
     values: tuple[tuple[Any, float | None], ...] = ((2.0, 2.0), ("exact", None))
@@ -39,7 +39,7 @@ def _chebnet(draws: Draws) -> Outcome:
     return worst(*outcomes)
 
 
-def _chebygin(draws: Draws) -> Outcome:
+def _chebygin(draws: Draws) -> CaseOutcome:
     grid, x, outcomes = theory.grid_adjacency(3, 4), draws.normal(12, 3), []
     kinds: tuple[tuple[int, Any], ...] = ((1, "sum"), (3, "sum"), (3, "mean"))
     for order, aggregation in kinds:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from erfscope.apps.lab import theory
 from erfscope.apps.lab.influence_matrix import influence
 from erfscope.apps.lab.influence_matrix.compute import NodeMap
-from erfscope.apps.lab.studies.theorems.case import Case, Draws, Outcome, array, equals, expects, follows, worst
+from erfscope.apps.lab.studies.theorems.case import Case, CaseOutcome, Draws, array, equals, expects, follows, worst
 from erfscope.core import FloatArray
 
 LUO = "Luo et al. 2016"
@@ -60,7 +60,7 @@ def moments(row: FloatArray) -> tuple[float, float, float]:
     return mean, variance, float(share @ (t - mean) ** 4) / variance**2 - 3
 
 
-def has_shape(fn: NodeMap, shape: theory.StackShape, stride: int = 1) -> Outcome:
+def has_shape(fn: NodeMap, shape: theory.StackShape, stride: int = 1) -> CaseOutcome:
     """Check that two neighbouring units see ``shape``, ``stride`` pixels apart, in every convention, and its
     moments."""
     n = shape.trf_px + stride
@@ -75,19 +75,19 @@ def has_shape(fn: NodeMap, shape: theory.StackShape, stride: int = 1) -> Outcome
     )
 
 
-def _uniform(draws: Draws) -> Outcome:
+def _uniform(draws: Draws) -> CaseOutcome:
     sizes = ((9, 3), (20, 3), (6, 5), (7, 2))
     return worst(*(has_shape(stack([uniform(k)] * n), theory.uniform_stack(n, k)) for n, k in sizes))
 
 
-def _two_taps(draws: Draws) -> Outcome:
+def _two_taps(draws: Draws) -> CaseOutcome:
     n = 160
     row = influence(stack([uniform(2)] * n), torch.zeros(n + 1, 1, dtype=torch.float64), "signed").values[0]
     centre = slice(n // 2, n // 2 + 1)
     return equals(row[centre], theory.binomial_asymptote(n)[centre], limit=1.05 / (4 * n))
 
 
-def _kernel(draws: Draws) -> Outcome:
+def _kernel(draws: Draws) -> CaseOutcome:
     outcomes = []
     for kernel in (torch.tensor([0.5, 0.0, 0.5]), draws.uniform(4)):
         taps = (kernel / kernel.sum()).double().view(1, 1, -1)
@@ -98,7 +98,7 @@ def _kernel(draws: Draws) -> Outcome:
     return worst(*outcomes)
 
 
-def _spaced(strides: Sequence[int], dilations: Sequence[int]) -> Outcome:
+def _spaced(strides: Sequence[int], dilations: Sequence[int]) -> CaseOutcome:
     layers = 15
     steps, rates = [1] * layers, [1] * layers
     for place, step, rate in zip(SPECIAL, strides, dilations, strict=True):
@@ -107,7 +107,7 @@ def _spaced(strides: Sequence[int], dilations: Sequence[int]) -> Outcome:
     return has_shape(stack([uniform(3)] * layers, steps, rates), shape, math.prod(steps))
 
 
-def _strided_dilated(draws: Draws) -> Outcome:
+def _strided_dilated(draws: Draws) -> CaseOutcome:
     """Three layers of stride 2, variance 184; dilations 2, 4 and 8, variance 64."""
     return worst(_spaced((2, 2, 2), (1, 1, 1)), _spaced((1, 1, 1), (2, 4, 8)))
 
@@ -117,7 +117,7 @@ def divided(fn: NodeMap, scale: float) -> NodeMap:
     return lambda x: fn(x) / scale
 
 
-def _skips(draws: Draws) -> Outcome:
+def _skips(draws: Draws) -> CaseOutcome:
     """The field of I + g V sums to (1 + g)^n; the theory's is divided by that."""
     outcomes = []
     for n, k, gain in ((8, 3, 1.0), (5, 5, 0.4)):
@@ -129,7 +129,7 @@ def _skips(draws: Draws) -> Outcome:
     return worst(*outcomes)
 
 
-def _random(draws: Draws, widths: Sequence[int], *, residual: bool) -> Outcome:
+def _random(draws: Draws, widths: Sequence[int], *, residual: bool) -> CaseOutcome:
     """Fresh weights at every call; uniform ones, whose squares have lighter tails than normal ones'."""
     n, k, bound = len(widths) - 1, 3, 0.8
 
@@ -142,11 +142,11 @@ def _random(draws: Draws, widths: Sequence[int], *, residual: bool) -> Outcome:
     return expects(influence(fn, x, "energy"), expected[None])
 
 
-def _random_weights(draws: Draws) -> Outcome:
+def _random_weights(draws: Draws) -> CaseOutcome:
     return _random(draws, (2, 3, 4), residual=False)
 
 
-def _random_skips(draws: Draws) -> Outcome:
+def _random_skips(draws: Draws) -> CaseOutcome:
     return _random(draws, (3, 3, 3), residual=True)
 
 

@@ -12,7 +12,7 @@ from erfscope import adapters
 from erfscope.apps.lab import theory
 from erfscope.apps.lab.influence_matrix import influence
 from erfscope.apps.lab.influence_matrix.compute import NodeMap
-from erfscope.apps.lab.studies.theorems.case import Case, Draws, Outcome, array, equals, follows, worst
+from erfscope.apps.lab.studies.theorems.case import Case, CaseOutcome, Draws, array, equals, follows, worst
 
 blocks = adapters.blocks
 
@@ -31,7 +31,7 @@ def parameters(layer: Any) -> dict[str, Any]:
     }
 
 
-def _jacobian(draws: Draws) -> Outcome:
+def _jacobian(draws: Draws) -> CaseOutcome:
     """One head and two, side by side and averaged, with the self-loops that PyTorch Geometric adds and without."""
     outcomes = []
     for heads, concat, loops in ((1, True, True), (2, True, True), (2, False, False)):
@@ -44,7 +44,7 @@ def _jacobian(draws: Draws) -> Outcome:
     return worst(*outcomes)
 
 
-def _gradients(draws: Draws) -> Outcome:
+def _gradients(draws: Draws) -> CaseOutcome:
     """Of all parameters, for a loss with another weight on every output."""
     outcomes = []
     for concat in (True, False):
@@ -62,7 +62,7 @@ def _gradients(draws: Draws) -> Outcome:
     return worst(*outcomes)
 
 
-def _dead(draws: Draws) -> Outcome:
+def _dead(draws: Draws) -> CaseOutcome:
     """Nodes that the theory calls dead send no gradient to the target weights, and all others send some."""
     x, adjacency = draws.normal(20, 3), draws.graph(20, 0.1)
     layer: Any = draws.fill(blocks.GATv2(3, 2, heads=2, graph=adjacency))
@@ -77,8 +77,8 @@ def _dead(draws: Draws) -> Outcome:
     dead = theory.dead_targets(array(x), array(adjacency) + np.eye(20), **parameters(layer))
     reported = layer.dead_targets(x.T.reshape(1, 3, 1, 20))[0].numpy()
     if not (dead == reported).all() or not dead.any() or dead.all() or sent[~dead].min() < 1e-9 * sent.max():
-        return Outcome(error=float("inf"))
-    return Outcome(error=float(sent[dead].max() / sent.max()), limit=1e-12)
+        return CaseOutcome(error=float("inf"))
+    return CaseOutcome(error=float(sent[dead].max() / sent.max()), limit=1e-12)
 
 
 def after(outer: NodeMap, inner: NodeMap) -> NodeMap:
@@ -86,7 +86,7 @@ def after(outer: NodeMap, inner: NodeMap) -> NodeMap:
     return lambda x: outer(inner(x))
 
 
-def _support(draws: Draws) -> Outcome:
+def _support(draws: Draws) -> CaseOutcome:
     """Exactly zero beyond the neighbours; two layers, beyond their neighbours."""
     x, adjacency, errors = draws.normal(N, 3), draws.graph(N, 0.15), []
     apart = theory.adjacency_power(array(adjacency) + np.eye(N), 1) == 0
@@ -95,7 +95,7 @@ def _support(draws: Draws) -> Outcome:
         fn, gn = (blocks.on_nodes(draws.fill(block(3, 3, graph=adjacency)), 1, N) for _ in range(2))
         errors.append(influence(fn, x).values[apart].max())
         errors.append(influence(after(gn, fn), x).values[two].max(initial=0.0))
-    return Outcome(error=float(max(errors)), limit=0.0)
+    return CaseOutcome(error=float(max(errors)), limit=0.0)
 
 
 CASES: tuple[Case, ...] = (

@@ -14,8 +14,8 @@ from erfscope.apps.lab.influence_matrix import influence
 from erfscope.apps.lab.influence_matrix.compute import NodeMap
 from erfscope.apps.lab.studies.theorems.case import (
     Case,
+    CaseOutcome,
     Draws,
-    Outcome,
     array,
     equals,
     expects,
@@ -64,7 +64,7 @@ def correlated(draws: Draws, samples: int, n: int) -> tuple[Tensor, FloatArray]:
     return draws.normal(samples, n, 1).transpose(1, 2).matmul(root.T).transpose(1, 2), array(root @ root.T)
 
 
-def _linear(draws: Draws) -> Outcome:
+def _linear(draws: Draws) -> CaseOutcome:
     """On every kind of graph that the block can be built on."""
     x = draws.normal(12, 3)
     graphs: list[tuple[Any, FloatArray]] = [
@@ -83,7 +83,7 @@ def _linear(draws: Draws) -> Outcome:
     return worst(*outcomes)
 
 
-def _constant(draws: Draws) -> Outcome:
+def _constant(draws: Draws) -> CaseOutcome:
     adjacency, value = draws.graph(N), 0.7
     gcn = blocks.GCN(2, 4, 3, 3, act=None, graph=adjacency, normalisation="none", bias=False).double()
     for weight in gcn.parameters():
@@ -92,7 +92,7 @@ def _constant(draws: Draws) -> Outcome:
     return equals(influence(blocks.on_nodes(gcn, 1, N), draws.normal(N, 2), "signed"), expected)
 
 
-def moments_hold(fn: NodeMap, x: Tensor, expected: theory.Moments) -> Outcome:
+def moments_hold(fn: NodeMap, x: Tensor, expected: theory.Moments) -> CaseOutcome:
     """Mean and variance of the signed influence of a map of one channel, on the first two outputs, each on half of the
     samples."""
     half, rows = len(x) // 2, [0, 1]
@@ -100,7 +100,7 @@ def moments_hold(fn: NodeMap, x: Tensor, expected: theory.Moments) -> Outcome:
     return worst(expects(mean, expected.mean[rows]), expects(square, expected.variance[rows]))
 
 
-def _random(draws: Draws) -> Outcome:
+def _random(draws: Draws) -> CaseOutcome:
     adjacency = draws.graph(5)
     gcn = blocks.GCN(2, 2, 2, 2, act=None, graph=adjacency, normalisation="none", bias=False).double()
     x = torch.zeros(draws.samples(2000), 5, 1, dtype=torch.float64)
@@ -109,13 +109,13 @@ def _random(draws: Draws) -> Outcome:
     )
 
 
-def _relu(draws: Draws) -> Outcome:
+def _relu(draws: Draws) -> CaseOutcome:
     adjacency, x = (draws.graph(N) - 0.4 * draws.uniform(N, N)).clamp(min=0), draws.normal(N, 3)
     gcn = draws.fill(blocks.GCN(3, 4, 3, 2, graph=adjacency, normalisation="none", bias=False))
     return follows(blocks.on_nodes(gcn, 1, N), x, theory.relu_gcn(array(adjacency), weights_of(gcn), array(x)))
 
 
-def _relu_mean(draws: Draws) -> Outcome:
+def _relu_mean(draws: Draws) -> CaseOutcome:
     """Two and four layers: the printed halving at every layer would be off by four in the latter."""
     outcomes = []
     for weights in ((0.8, -1.1), (-0.9, 0.7, 1.2, -1.0)):
@@ -131,7 +131,7 @@ def _relu_mean(draws: Draws) -> Outcome:
     return worst(*outcomes)
 
 
-def _relu_random(draws: Draws) -> Outcome:
+def _relu_random(draws: Draws) -> CaseOutcome:
     adjacency = draws.graph(5)
     x, covariance = correlated(draws, draws.samples(2000), 5)
     gcn = blocks.GCN(1, 1, 2, graph=adjacency, normalisation="none", bias=False).double()
@@ -140,7 +140,7 @@ def _relu_random(draws: Draws) -> Outcome:
     )
 
 
-def _distant(draws: Draws) -> Outcome:
+def _distant(draws: Draws) -> CaseOutcome:
     """The whole matrix of 441 x 441, each cell linked to its point reflection."""
     side = 5 if draws.quick else 21
     gcn = draws.fill(blocks.GCN(1, 1, 9, act=None, graph=distant_grid(), bias=False))
@@ -162,7 +162,7 @@ def distant_walk(side: int) -> FloatArray:
     return theory.mean_adjacency(grid)
 
 
-def _renormalised(draws: Draws) -> Outcome:
+def _renormalised(draws: Draws) -> CaseOutcome:
     """Also as sqrt(d_p / d_i) times the walk's probability."""
     gcn, x = draws.fill(blocks.GCN(2, 3, 4, act=None, normalisation="symmetric")), draws.normal(12, 2)
     grid = theory.grid_adjacency(3, 4)
@@ -174,7 +174,7 @@ def _renormalised(draws: Draws) -> Outcome:
     return worst(follows(fn, x, jacobian), equals(influence(fn, x, "signed"), by_walks))
 
 
-def _self_term(draws: Draws) -> Outcome:
+def _self_term(draws: Draws) -> CaseOutcome:
     """With an isolated node, which keeps its self term alone; with and without a ReLU."""
     adjacency, x = draws.graph(N), draws.normal(N, 3)
     adjacency[2] = 0
@@ -187,7 +187,7 @@ def _self_term(draws: Draws) -> Outcome:
     return worst(*outcomes)
 
 
-def _walks(draws: Draws) -> Outcome:
+def _walks(draws: Draws) -> CaseOutcome:
     """Counts of walks, and the Laplacian, which mixes with nothing but differences."""
     adjacency, x = draws.graph(N), draws.normal(N, 1)
     gcn = blocks.GCN(1, 1, 4, act=None, graph=adjacency, normalisation="none", bias=False).double()
@@ -199,7 +199,7 @@ def _walks(draws: Draws) -> Outcome:
     return worst(equals(counted, walks), equals(laplacian, rows), equals(laplacian.values.sum(1), np.zeros(N)))
 
 
-def _full(draws: Draws) -> Outcome:
+def _full(draws: Draws) -> CaseOutcome:
     """Alone, and in a residual block, which adds the identity."""
     # Nodes share their gates, and few channels might all be shut.
     gcn, x = draws.fill(blocks.GCN(3, 24, 3, 3, graph="full", bias=False)), draws.normal(12, 3)

@@ -11,7 +11,7 @@ from torch import nn
 
 from erfscope import adapters
 from erfscope.apps.lab import theory
-from erfscope.apps.lab.studies.theorems.case import Case, Draws, Outcome, array, equals, follows, worst
+from erfscope.apps.lab.studies.theorems.case import Case, CaseOutcome, Draws, array, equals, follows, worst
 from erfscope.apps.lab.studies.theorems.graphs import weights_of
 
 blocks = adapters.blocks
@@ -20,12 +20,12 @@ KNYAZEV = "Knyazev et al. 2019"
 N = 9
 
 
-def _reweighting(draws: Draws) -> Outcome:
+def _reweighting(draws: Draws) -> CaseOutcome:
     x, pool = draws.normal(N, 3), draws.fill(blocks.ThresholdPooling(3, threshold=0.0))
     return follows(blocks.on_nodes(pool, 3, 3), x, theory.attention_reweighting(array(x), array(pool.weight[0])))
 
 
-def _top_k(draws: Draws) -> Outcome:
+def _top_k(draws: Draws) -> CaseOutcome:
     """Alone, and before a GCN on the same graph."""
     x, adjacency = draws.normal(N, 3), draws.graph(N)
     pool = draws.fill(blocks.TopKPooling(3, ratio=4))
@@ -36,17 +36,17 @@ def _top_k(draws: Draws) -> Outcome:
     return worst(follows(alone, x, jacobian), follows(then, x, after))
 
 
-def _threshold(draws: Draws) -> Outcome:
+def _threshold(draws: Draws) -> CaseOutcome:
     """Nodes that are dropped still count, through the softmax."""
     x, pool = draws.normal(N, 3), draws.fill(blocks.ThresholdPooling(3))
     jacobian = theory.threshold_pooling(array(x), array(pool.weight[0]), 1 / N)
     dropped = np.setdiff1d(np.arange(N), theory.threshold_nodes(array(x), array(pool.weight[0]), 1 / N))
     if not len(dropped) or not np.abs(jacobian[:, :, dropped]).max() > 0:
-        return Outcome(error=float("inf"))
+        return CaseOutcome(error=float("inf"))
     return follows(blocks.on_nodes(pool, 3, 3), x, jacobian)
 
 
-def _left_out(draws: Draws) -> Outcome:
+def _left_out(draws: Draws) -> CaseOutcome:
     """A sum over nodes of (A + I) X, where leaving node i out takes away d_i x_i + x_i + sum_j A_ij x_j."""
     upper = draws.graph(N).triu()
     adjacency, x = upper + upper.T, draws.normal(N, 1)

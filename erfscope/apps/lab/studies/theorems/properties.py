@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from erfscope import adapters
 from erfscope.apps.lab import theory
 from erfscope.apps.lab.influence_matrix import influence
-from erfscope.apps.lab.studies.theorems.case import Case, Draws, Outcome
+from erfscope.apps.lab.studies.theorems.case import Case, CaseOutcome, Draws
 from erfscope.apps.lab.studies.theorems.graphs import DUTA, distant_grid
 
 blocks = adapters.blocks
@@ -27,7 +27,7 @@ def near(cell: int, radius: float = 3.0) -> NDArray[np.bool_]:
     return inside
 
 
-def _uniform(draws: Draws) -> Outcome:
+def _uniform(draws: Draws) -> CaseOutcome:
     """Any activation, biases, 12 nodes: the spread over inputs and outputs, against the mean."""
     x, errors = draws.normal(12, 3), []
     for act in ("relu", "tanh", "gelu"):
@@ -36,10 +36,10 @@ def _uniform(draws: Draws) -> Outcome:
         for convention in ("jacobian", "signed"):
             found = influence(blocks.on_nodes(gcn, 3, 4), x, convention).values
             errors.append(np.abs(found - found.mean()).max() / np.abs(found).max())
-    return Outcome(error=float(max(errors)), limit=1e-12)
+    return CaseOutcome(error=float(max(errors)), limit=1e-12)
 
 
-def _two_modes(draws: Draws) -> Outcome:
+def _two_modes(draws: Draws) -> CaseOutcome:
     """The unit and its partner are the peaks and hold nearly half each; the error is the middle over the lower peak."""
     gcn = draws.fill(blocks.GCN(1, 1, 9, act=None, graph=distant_grid(), bias=False))
     row = np.abs(influence(blocks.on_nodes(gcn, SIDE, SIDE), draws.normal(SIDE**2, 1), outputs=[UNIT]).values[0])
@@ -47,14 +47,16 @@ def _two_modes(draws: Draws) -> Outcome:
     halves = min(share[near(cell, 5.0)].sum() for cell in modes)
     peaks = tuple(int(np.where(near(cell), share, 0).argmax()) for cell in modes)
     valley = float(share[MIDDLE] / share[list(modes)].min())
-    return Outcome(error=valley if peaks == modes and halves > 0.45 and valley > 0 else math.inf, limit=0.01)
+    return CaseOutcome(error=valley if peaks == modes and halves > 0.45 and valley > 0 else math.inf, limit=0.01)
 
 
-def _hops(draws: Draws) -> Outcome:
+def _hops(draws: Draws) -> CaseOutcome:
     """Influence further than K - 1 hops away."""
     net, grid = draws.fill(blocks.ChebNet(2, 2, K=3)), theory.grid_adjacency(5, 6)
     profiles = influence(blocks.on_nodes(net, 5, 6), draws.normal(30, 2)).hops(grid)
-    return Outcome(error=max(float(profile.mass[3:].sum() + profile.unreachable) for profile in profiles), limit=0.0)
+    return CaseOutcome(
+        error=max(float(profile.mass[3:].sum() + profile.unreachable) for profile in profiles), limit=0.0
+    )
 
 
 CASES: tuple[Case, ...] = (
