@@ -87,11 +87,18 @@ def measures() -> Rows:
         yield m.name, m.formula, m.kind, UNITS[m.unit], WIDER[m.wider], ratio, error, m.not_for, m.source
 
 
-def names(page: str = "api.md") -> str:
-    """What each public name of a page on Python is, in the order of the page."""
-    named = PUBLIC.findall((DOCS / page).read_text(encoding="utf-8"))
+def names() -> str:
+    """What each public name of the page on Python is, in the order of the page."""
+    named = PUBLIC.findall((DOCS / "api.md").read_text(encoding="utf-8"))
     rows = [(f"[`{_short(name)}`](#erfscope.{name})", _first_sentence(name)) for name in named]
     return _markdown(("name", "what it is"), rows)
+
+
+def face() -> Rows:
+    """What each name of the face is, in the order of its page."""
+    yield "name", "what it is"
+    for name in PUBLIC.findall((DOCS / "core.md").read_text(encoding="utf-8")):
+        yield name.removeprefix("core."), _first_sentence(name)
 
 
 def _short(name: str) -> str:
@@ -289,11 +296,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "studies": studies,
     "file-formats": formats,
     "figure-kinds": kinds,
-    "face": lambda: names("core.md"),
     "names": names,
 }
 #: The files of ``docs/tables``.
 TABLES: dict[str, Callable[[], Rows]] = {
+    "face": face,
     "measures": measures,
     "options": options,
     "report_fields": fields,

@@ -182,9 +182,9 @@ def print_json(document: object) -> None:
     print(json.dumps(document, indent=1, allow_nan=False), file=streams.out)
 
 
-def complain(text: str, stream: TextIO | None = None) -> None:
+def complain(text: str) -> None:
     """Print a message on stderr, one line, which a terminal breaks between words."""
-    stream = stream or sys.stderr
+    stream = sys.stderr
     # Without stderr the exit code alone reports it.
     with contextlib.suppress(OSError, ValueError):
         line = f"erfscope: {one_line(text)}"
