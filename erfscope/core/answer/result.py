@@ -316,11 +316,11 @@ class Result(Displayed):
         """
         if self.map is None:
             raise self.failure("has no map")
-        maps = [self.map.magnitude, *map(np.abs, () if self._averages is None else self._averages.leave_one_out())]
-        numbers = [np.asarray(compute(values), dtype=np.float64) for values in maps]
-        groups = zip(*(each.ravel().tolist() for each in numbers), strict=True)
+        others = () if self._averages is None else self._averages.leave_one_out()
+        numbers = [compute(self.map.magnitude), *(compute(np.abs(values)) for values in others)]
+        groups = zip(*(np.asarray(each, dtype=np.float64).ravel().tolist() for each in numbers), strict=True)
         errors = [error_bar(value, without) if len(without) >= MIN_GROUPS else math.nan for value, *without in groups]
-        return np.array(errors).reshape(numbers[0].shape)
+        return np.array(errors).reshape(np.shape(numbers[0]))
 
     def failure(self, lacks: str) -> MeasurementError:
         """The error to raise if a result that could not be measured is asked for something.
