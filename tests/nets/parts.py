@@ -426,3 +426,9 @@ rows(
     size=(6, 5),
     channels=2,
 )
+rows(
+    "part",
+    {"dilated max pooling of three cells": lambda: Does(lambda n, x: F.max_pool2d(x, 3, 1, 1, dilation=2))},
+    size=(3, 3),
+    channels=2,
+)
