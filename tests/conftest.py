@@ -40,6 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Accept what is shown now as tests/golden/*.txt.")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("more"):
+            item.add_marker("slow")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_make_collect_report() -> None:
     """Weights that a file draws when it is imported are the same in every run: a unit of four channels is dead in one

@@ -17,7 +17,7 @@ import pytest
 
 import erfscope
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.more
 
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ("adapters", "cli")

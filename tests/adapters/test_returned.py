@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from sound_norms import sound_norms
+from oracle import sound_norms
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sound_norms import sound_norms
+from oracle import sound_norms
 
 import erfscope
 from erfscope import ErfscopeError

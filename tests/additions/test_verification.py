@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sound_norms import sound_norms
+from oracle import sound_norms
 from torch import nn
 
 import erfscope

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.text import Text
+from oracle import sound_norms
 from PIL import Image
 from rich.console import Console
-from sound_norms import sound_norms
 from torch import Tensor, nn
 from torch.nn import functional
 

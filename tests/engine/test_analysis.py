@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from made_up import box_field
-from sound_norms import sound_norms
+from oracle import sound_norms
 from torch import Tensor, nn
 
 import erfscope

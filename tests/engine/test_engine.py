@@ -6,7 +6,7 @@ import captum.attr
 import numpy as np
 import pytest
 import torch
-from sound_norms import sound_norms
+from oracle import sound_norms
 from torch import Tensor, nn
 
 import erfscope

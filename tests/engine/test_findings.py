@@ -178,3 +178,11 @@ def test_a_causal_unit_may_peak_anywhere_in_what_it_reads(late):
     result = erfscope.analyze(Causal(), input_size=(80,), in_chans=1, samples=1, measures="r50")
     assert result.map.values.argmax() == (result.unit.index[0] if late else result.unit.index[0] - 18)
     assert "off_centre_peak" not in codes(result)
+
+
+@pytest.mark.slow
+def test_images_without_a_gradient_end_no_run_that_looks_at_its_error():
+    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU())
+    nn.init.constant_(net[0].bias, -9.0)
+    result = erfscope.analyze(net, images=torch.rand(8, 3, 9, 9), until_se=0.1, input_size=9)
+    assert (result.status, "zero" in str(result.error)) == ("degenerate", True)

@@ -10,7 +10,7 @@ import pytest
 import timm
 import torch
 import torchvision
-from sound_norms import sound_norms
+from oracle import sound_norms
 from torch import Tensor, nn
 from torchvision.models.feature_extraction import create_feature_extractor
 

@@ -26,7 +26,7 @@ from erfscope.apps.explore.stages import ExploredUnit, Stage
 from erfscope.show import plot
 from erfscope.show.figures.maps import COVER
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
+pytestmark = [pytest.mark.more, pytest.mark.usefixtures("memory_unplanned")]
 
 PLACES = [(row, col) for row in (0.02, 0.37, 0.61, 0.97) for col in (0.03, 0.29, 0.52, 0.74, 0.96)]
 MOVE = """

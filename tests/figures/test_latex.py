@@ -16,7 +16,7 @@ from test_figures import made, reports
 from erfscope import Report
 from erfscope.show.figures.draw import folder_figures
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.more
 
 LONG = "vit_base_patch16_clip_224.laion2b_ft_in12k_in1k"
 #: A page of CVPR's with columns of 83 mm, and one of NeurIPS' with lines of 139.7 mm, in LaTeX's own font, which is

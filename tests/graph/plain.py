@@ -3,10 +3,7 @@
 import contextlib
 
 import torch
-from oracle import load
-from sound_norms import sound_norms
-from torch import nn
-from torch.autograd.graph import get_gradient_edge
+from oracle import load, plain_map, weighted
 
 from erfscope import ErfscopeError
 from erfscope.core import Unit
@@ -21,58 +18,11 @@ from erfscope.core.values.unit import box_at, inside
 BATCH = 2
 
 
-def readout(y, _signs=None):
-    """Different weights for all channels: a sum would hide errors behind a norm that centres the channels."""
-    return (y * torch.cos(torch.arange(y.shape[1]).to(y) + 0.3)).sum(1)
-
-
-CONVENTION = convention_of((readout, lambda g: g.abs().sum(1)))
+CONVENTION = convention_of((weighted, lambda g: g.abs().sum(1)))
 
 
 def noise(space, channels=3, batch=BATCH):
     return torch.randn(batch, channels, *space, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-
-
-def scrambled(net):
-    """In float64, with statistics and gains that are not those of a fresh net, which would make many errors vanish."""
-    g = torch.Generator().manual_seed(7)
-    for module in net.modules():
-        for name in ("gamma", "ls1", "ls2"):
-            if isinstance(getattr(module, name, None), nn.Parameter):
-                getattr(module, name).data.fill_(0.7)
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.running_mean.normal_(generator=g).mul_(0.1)
-            module.running_var.uniform_(0.7, 1.5, generator=g)
-            if module.affine:
-                module.weight.data.uniform_(0.5, 1.5, generator=g)
-                module.bias.data.normal_(generator=g).mul_(0.1)
-    return net.double().eval()
-
-
-def plain_map(net, x, layer, unit, wrt="image", to_map=lambda y: y):
-    """The contributions by hooks and ``torch.autograd.grad`` alone, on the whole image."""
-    seen, x = {}, x.clone().requires_grad_(True)
-    modules = dict(net.named_modules())
-
-    def refer(tensor):
-        # The tensor object itself is another one after an operation in place.
-        seen["edge"], seen["like"] = get_gradient_edge(tensor), tensor.detach()
-
-    handles = [modules[layer].register_forward_hook(lambda _m, _a, out: seen.update(y=to_map(out) * 1))]
-    if wrt.endswith(":in"):
-        handles.append(modules[wrt.removesuffix(":in")].register_forward_pre_hook(lambda _m, args: refer(args[0])))
-    elif wrt != "image":
-        handles.append(modules[wrt].register_forward_hook(lambda _m, _a, out: refer(out)))
-    try:
-        with sound_norms():
-            net(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    y = seen["y"][(slice(None), slice(None), *unit)]
-    gradient = torch.autograd.grad(readout(y).sum(), seen.get("edge", x), allow_unused=True)[0]
-    gradient = torch.zeros_like(seen.get("like", x)) if gradient is None else gradient
-    return (gradient if wrt == "image" else to_map(gradient)).abs().sum(1)
 
 
 def graph_map(model, site, crop, x, shape):

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 import torch
-from sound_norms import sound_norms
+from oracle import sound_norms
 from torch import Tensor, fx
 
 from erfscope.core.system.containers import tensors_of

@@ -4,8 +4,9 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from nets import attention, conv
-from oracle import FIRST, Net, Seen, check, opened
+from nets import Does
+from nets.parts import attention, conv
+from oracle import FIRST, Seen, check, positive
 from releases import needs_meta_transformers
 from torch import nn
 
@@ -104,7 +105,7 @@ def test_paths_that_disagree_give_no_exact_centre():
     def forward(net, x):
         return x + F.interpolate(net.down(x), scale_factor=2)
 
-    field = Seen(Net(forward, down=conv(3, 2)), (64, 64)).trf((32, 32))
+    field = Seen(Does(forward, down=conv(3, 2)), (64, 64)).trf((32, 32))
     assert (field.center_exact, field.center_px) == (False, (32.0, 32.0))
 
 
@@ -155,38 +156,38 @@ def pooled_attention(net, x):
 GATE = {"conv": conv(), "gate": conv(1, padding=0)}
 GLOBAL = {
     "squeeze-excite": (
-        Net(lambda n, x: (y := n.conv(x)) * n.gate(y.mean((2, 3), keepdim=True)).sigmoid(), **GATE),
+        Does(lambda n, x: (y := n.conv(x)) * n.gate(y.mean((2, 3), keepdim=True)).sigmoid(), **GATE),
         "global average pooling",
         (3, 3),
     ),
-    "max gate": (Net(lambda n, x: n.conv(x) * x.logsumexp((2, 3), keepdim=True), conv=conv()), "logsumexp", (3, 3)),
+    "max gate": (Does(lambda n, x: n.conv(x) * x.logsumexp((2, 3), keepdim=True), conv=conv()), "logsumexp", (3, 3)),
     "group norm": (
-        Net(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.GroupNorm(2, 2)),
+        Does(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.GroupNorm(2, 2)),
         "group norm (norm)",
         (3, 3),
     ),
     "instance norm": (
-        Net(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.InstanceNorm2d(2)),
+        Does(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.InstanceNorm2d(2)),
         "batch or instance norm",
         (3, 3),
     ),
     "layer norm over positions": (
-        Net(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.LayerNorm((2, 12, 8))),
+        Does(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.LayerNorm((2, 12, 8))),
         "layer norm",
         (3, 3),
     ),
-    "dot-product non-local": (Net(non_local, **THREE), "dot-product attention", (1, 1)),
-    "cross-covariance": (Net(cross_covariance, **THREE), "softmax attention", (1, 1)),
-    "Fourier": (Net(fourier, conv=conv(), gate=nn.Linear(5, 12)), "Fourier transform", (1, 1)),
-    "pooled tokens": (Net(pooled_attention, conv=conv()), "softmax attention", (3, 3)),
+    "dot-product non-local": (Does(non_local, **THREE), "dot-product attention", (1, 1)),
+    "cross-covariance": (Does(cross_covariance, **THREE), "softmax attention", (1, 1)),
+    "Fourier": (Does(fourier, conv=conv(), gate=nn.Linear(5, 12)), "Fourier transform", (1, 1)),
+    "pooled tokens": (Does(pooled_attention, conv=conv()), "softmax attention", (3, 3)),
     "token mixing": (
-        Net(lambda n, x: x + n.linear(n.conv(x).flatten(2)).view_as(x), conv=conv(), linear=nn.Linear(96, 96)),
+        Does(lambda n, x: x + n.linear(n.conv(x).flatten(2)).view_as(x), conv=conv(), linear=nn.Linear(96, 96)),
         "token mixing (linear)",
         (1, 1),
     ),
-    "rows and columns": (Net(both, conv=conv()), "global average pooling", (3, 3)),
+    "rows and columns": (Does(both, conv=conv()), "global average pooling", (3, 3)),
     "columns after rows": (
-        Net(lambda n, x: torch.softmax((y := n.conv(x)) + y.mean(2, keepdim=True), 3), conv=conv()),
+        Does(lambda n, x: torch.softmax((y := n.conv(x)) + y.mean(2, keepdim=True), 3), conv=conv()),
         "softmax over positions",
         (3, 3),
     ),
@@ -206,12 +207,12 @@ def test_attention_along_one_axis_is_global_along_that_axis_only():
         y = net.conv(x).permute(0, 2, 3, 1)
         return (x.permute(0, 2, 3, 1) + attention(y, y, y)).permute(0, 3, 1, 2)
 
-    field = check(Net(forward, conv=conv()), (12, 9), gates=False).trf((5, 4))
+    field = check(Does(forward, conv=conv()), (12, 9), gates=False).trf((5, 4))
     assert (field.box_px, field.local_box_px) == (((4, 6), (0, 8)), ((4, 6), (3, 5)))
 
 
 def test_batch_norm_is_global_in_training_and_local_in_evaluation():
-    net = Net(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.BatchNorm2d(2))
+    net = Does(lambda n, x: n.norm(n.conv(x)), conv=conv(), norm=nn.BatchNorm2d(2))
     seen = check(net, (12, 8), train=True, gates=False, global_by="batch or instance norm")
     assert seen.trf((5, 4)).local_size_px == (3, 3)
     assert Seen(net, (12, 8)).trf((5, 4)).global_by is None
@@ -225,7 +226,7 @@ def test_frames_folded_into_the_batch_keep_their_axis():
         y = net.frame(x.transpose(1, 2).reshape(b * t, c, h, w))
         return net.time(y.view(b, t, *y.shape[1:]).transpose(1, 2))
 
-    net = Net(forward, frame=conv(3, 2), time=nn.Conv3d(2, 2, (3, 1, 1), padding=(1, 0, 0)))
+    net = Does(forward, frame=conv(3, 2), time=nn.Conv3d(2, 2, (3, 1, 1), padding=(1, 0, 0)))
     assert check(net, (6, 12, 10)).trf((2, 3, 2)).box_px == ((1, 3), (5, 7), (3, 5))
 
 
@@ -244,7 +245,7 @@ RECURRENT = {
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_a_recurrent_layer_sees_what_came_before_or_everything(name):
-    check(Net(along_rows, conv=conv(), recurrent=RECURRENT[name]), (5, 9), gates=False)
+    check(Does(along_rows, conv=conv(), recurrent=RECURRENT[name]), (5, 9), gates=False)
 
 
 @pytest.mark.parametrize("module", [nn.LSTM(2, 3, batch_first=True), nn.Identity()], ids=["LSTM", "cumsum"])
@@ -254,7 +255,7 @@ def test_nothing_is_read_before_the_first_cell(module):
         y = net.recurrent(tokens)
         return (y[0] if isinstance(y, tuple) else y.cumsum(1)).transpose(1, 2)
 
-    assert erfscope.theoretical(Net(forward, recurrent=module), input_size=(9,), in_chans=2, unit=(3,)).size_px == (4,)
+    assert erfscope.theoretical(Does(forward, recurrent=module), input_size=(9,), in_chans=2, unit=(3,)).size_px == (4,)
 
 
 #: What is not understood, and along how many of the two axes that leaves everything to be read.
@@ -275,7 +276,7 @@ UNKNOWN = {
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_is_not_understood_widens_the_box_and_is_named(name):
     forward, axes = UNKNOWN[name]
-    seen = Seen(Net(forward, conv=conv()), (12, 12), layout=FIRST)
+    seen = Seen(Does(forward, conv=conv()), (12, 12), layout=FIRST)
     for unit in ((0, 0), (3, 5), (4, 11)):
         field, support = seen.trf(unit), seen.support(unit)
         boxes = zip(field.clipped_box_px, support or (), strict=False)
@@ -291,7 +292,7 @@ def test_masked_attention_is_an_upper_bound(options):
         tokens = net.conv(x).flatten(2).transpose(1, 2)[:, None]
         return F.scaled_dot_product_attention(tokens, tokens, tokens, **options)[:, 0].transpose(1, 2).reshape(x.shape)
 
-    field = Seen(Net(forward, conv=conv()), (6, 5)).trf((2, 2))
+    field = Seen(Does(forward, conv=conv()), (6, 5)).trf((2, 2))
     assert field.inexact_by == ("attention mask",)
     assert field.global_by == "softmax attention"
 
@@ -303,23 +304,23 @@ def test_a_mask_on_scores_makes_an_upper_bound():
         closed = torch.ones(scores.shape[1:], dtype=torch.bool, device=x.device).triu(1)
         return (scores.masked_fill(closed, float("-inf")).softmax(-1) @ tokens).transpose(1, 2).reshape(x.shape)
 
-    field = Seen(Net(forward, conv=conv()), (6, 5)).trf((2, 2))
+    field = Seen(Does(forward, conv=conv()), (6, 5)).trf((2, 2))
     assert not field.exact
     assert field.box_px == ((0, 5), (0, 4))
 
 
 def test_runs_of_tokens_reach_from_the_first_to_the_last_of_their_cells():
     """20 runs of 9 tokens of 15 columns: run 3 is the end of row 1 and the beginning of row 2."""
-    net = Net(lambda n, x: F.avg_pool1d(n.conv(x).flatten(2), 9).view(-1, 2, 4, 5), conv=conv(1, padding=0))
-    seen = Seen(opened(net), (12, 15), layout=FIRST)
+    net = Does(lambda n, x: F.avg_pool1d(n.conv(x).flatten(2), 9).view(-1, 2, 4, 5), conv=conv(1, padding=0))
+    seen = Seen(positive(net), (12, 15), layout=FIRST)
     assert seen.support((0, 3)) == ((1, 2), (0, 14))
     box = seen.trf((0, 3)).clipped_box_px
     assert all(first <= low and high <= last for (first, last), (low, high) in zip(box, seen.support((0, 3))))
 
 
 def test_tokens_of_a_running_sum_over_a_list_are_an_upper_bound():
-    net = Net(lambda n, x: n.conv(x).flatten(2).cumsum(2).transpose(1, 2), conv=conv())
-    seen = Seen(opened(net), (6, 5), layout=Layout(dims=(1,), grid=(6, 5)))
+    net = Does(lambda n, x: n.conv(x).flatten(2).cumsum(2).transpose(1, 2), conv=conv())
+    seen = Seen(positive(net), (6, 5), layout=Layout(dims=(1,), grid=(6, 5)))
     box = seen.trf((3, 4)).clipped_box_px
     assert all(first <= low and high <= last for (first, last), (low, high) in zip(box, seen.support((3, 4))))
 

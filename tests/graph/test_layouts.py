@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from oracle import Net, Seen
+from nets import Does
+from oracle import Seen
 from torch import Tensor, nn
 
 import erfscope
@@ -48,7 +49,7 @@ HELD = {
 @pytest.mark.parametrize("name", HELD)
 def test_a_map_is_read_off_the_dimensions_that_the_image_goes_along(name):
     function, layout = HELD[name]
-    seen = Seen(Net(lambda n, x: function(n.patch(x)), patch=PATCH), SIZE)
+    seen = Seen(Does(lambda n, x: function(n.patch(x)), patch=PATCH), SIZE)
     assert seen.layout == layout
     field = seen.trf((3, 5))
     assert (field.center_px, field.center_exact, field.box_px) == ((3.0, 5.0), True, ((3, 3), (5, 5)))
@@ -85,7 +86,7 @@ NO_MAP = {
 
 @pytest.mark.parametrize("name", NO_MAP)
 def test_other_orders_are_no_map(name):
-    seen = Seen(Net(lambda n, x: NO_MAP[name](n.patch(x)), patch=PATCH), SIZE, layout=Layout())
+    seen = Seen(Does(lambda n, x: NO_MAP[name](n.patch(x)), patch=PATCH), SIZE, layout=Layout())
     layout, reason, is_open = seen.positions.reading(seen.node)
     if name == "products of tokens":  # its rows are tokens, and its columns channels of them
         assert layout == Layout(dims=(1,), grid=SIZE)
@@ -112,14 +113,14 @@ ORDER = torch.randperm(math.prod(SIZE), generator=torch.Generator().manual_seed(
 
 @pytest.mark.parametrize("name", PUT_BACK)
 def test_what_is_taken_apart_and_put_back_stands_where_it_stood(name):
-    seen = Seen(Net(lambda n, x: PUT_BACK[name](n.patch(x)), patch=PATCH), SIZE)
+    seen = Seen(Does(lambda n, x: PUT_BACK[name](n.patch(x)), patch=PATCH), SIZE)
     for unit in ((0, 0), (3, 5), (7, 11)):
         field = seen.trf(unit)
         assert (field.center_px, field.center_exact) == ((float(unit[0]), float(unit[1])), True)
 
 
 def test_a_plane_with_its_axes_crossed_keeps_the_order_of_the_tensor():
-    seen = Seen(Net(lambda n, x: n.patch(x).transpose(2, 3), patch=PATCH), SIZE)
+    seen = Seen(Does(lambda n, x: n.patch(x).transpose(2, 3), patch=PATCH), SIZE)
     assert seen.layout == Layout()
     field = seen.trf((5, 3))
     assert field.box_px == ((3, 3), (5, 5))
@@ -130,10 +131,10 @@ def test_a_shortcut_says_where_shifted_windows_stand_which_do_not():
     def shifted(x):
         return put_back(windows(x.roll((-2, -2), (2, 3))).reshape(-1, 16, 6), len(x), *SIZE).roll((2, 2), (2, 3))
 
-    alone = Seen(Net(lambda n, x: shifted(n.patch(x)), patch=PATCH), SIZE).trf((3, 5))
+    alone = Seen(Does(lambda n, x: shifted(n.patch(x)), patch=PATCH), SIZE).trf((3, 5))
     assert (alone.center_exact, alone.center_px) == (False, (3.0, 5.0))
     assert "share a window" in alone.center_inexact_reason
-    both = Seen(Net(lambda n, x: (y := n.patch(x)) + shifted(y), patch=PATCH), SIZE).trf((3, 5))
+    both = Seen(Does(lambda n, x: (y := n.patch(x)) + shifted(y), patch=PATCH), SIZE).trf((3, 5))
     assert (both.center_exact, both.center_px) == (True, (3.0, 5.0))
 
 
@@ -145,7 +146,7 @@ def test_states_of_a_recurrence_that_stand_at_several_steps_are_read_by_their_sh
             rows.append(state)
         return torch.stack(rows, 2)
 
-    net = Net(scan, inner=nn.Linear(6, 6), outer=nn.Linear(2, 6))
+    net = Does(scan, inner=nn.Linear(6, 6), outer=nn.Linear(2, 6))
     seen = Seen(net, (7,), layout=Layout())
     assert seen.positions.reading(seen.node).is_open
     field = seen.trf((4,))
@@ -166,7 +167,7 @@ MOVED_INSIDE = {
 
 @pytest.mark.parametrize("name", MOVED_INSIDE)
 def test_cells_that_were_moved_inside_windows_are_not_said_to_stand_where_they_stood(name):
-    seen = Seen(Net(lambda n, x: MOVED_INSIDE[name](n.patch(x)), patch=PATCH), SIZE)
+    seen = Seen(Does(lambda n, x: MOVED_INSIDE[name](n.patch(x)), patch=PATCH), SIZE)
     for unit in ((0, 2), (3, 5)):
         field = seen.trf(unit)
         assert not field.center_exact
@@ -180,30 +181,30 @@ def test_phases_that_were_pooled_apart_stand_in_the_middle_of_what_they_read():
         phases = nn.functional.avg_pool2d(phases, 2).reshape(2, 2, b, c, h // 4, w // 4)
         return phases.permute(2, 3, 4, 0, 5, 1).reshape(b, c, h // 2, w // 2)
 
-    field = Seen(Net(lambda n, x: pooled(n.patch(x)), patch=PATCH), SIZE).trf((1, 2))
+    field = Seen(Does(lambda n, x: pooled(n.patch(x)), patch=PATCH), SIZE).trf((1, 2))
     assert (field.clipped_box_px, field.center_px, field.center_exact) == (((1, 3), (4, 6)), (2.0, 5.0), True)
 
 
 def test_channels_that_were_put_below_each_other_are_no_rows():
-    net = Net(lambda n, x: n.patch(x).reshape(len(x), 6, 2, 4, 12).reshape(len(x), 12, 4, 12), patch=PATCH)
+    net = Does(lambda n, x: n.patch(x).reshape(len(x), 6, 2, 4, 12).reshape(len(x), 12, 4, 12), patch=PATCH)
     seen = Seen(net, SIZE, layout=Layout())
     assert seen.positions.reading(seen.node).layout is None
     assert seen.trf((1, 3)).clipped_box_px == seen.support((1, 3)) == ((1, 5), (3, 3))
-    flat = Seen(Net(lambda n, x: n.patch(x).flatten(1, 2), patch=PATCH), SIZE, layout=Layout(dims=(1, 2)))
+    flat = Seen(Does(lambda n, x: n.patch(x).flatten(1, 2), patch=PATCH), SIZE, layout=Layout(dims=(1, 2)))
     assert flat.positions.reading(flat.node).layout is None
 
 
 def test_one_row_of_tokens_stands_where_it_is():
-    field = Seen(Net(lambda n, x: tokens(n.patch(x))[:, 12:24], patch=PATCH), SIZE).trf((0, 4))
+    field = Seen(Does(lambda n, x: tokens(n.patch(x))[:, 12:24], patch=PATCH), SIZE).trf((0, 4))
     assert (field.center_px, field.center_exact, field.box_px) == ((1.0, 4.0), True, ((1, 1), (4, 4)))
 
 
 def test_what_is_put_before_a_map_is_padding():
-    rows = Net(lambda n, x: n.out(torch.cat([x.new_zeros(len(x), 6, 2, 12), n.patch(x)], 2)), patch=PATCH)
+    rows = Does(lambda n, x: n.out(torch.cat([x.new_zeros(len(x), 6, 2, 12), n.patch(x)], 2)), patch=PATCH)
     rows.out = nn.Conv2d(6, 4, 3)
     field = Seen(rows, SIZE).trf((4, 5))
     assert (field.center_px, field.center_exact, field.box_px) == ((3.0, 6.0), True, ((2, 4), (5, 7)))
-    line = Net(lambda n, x: n.out(torch.cat([x.new_zeros(len(x), 2, 2), x], 2)), out=nn.Conv1d(2, 4, 3))
+    line = Does(lambda n, x: n.out(torch.cat([x.new_zeros(len(x), 2, 2), x], 2)), out=nn.Conv1d(2, 4, 3))
     seen = Seen(line, (20,))
     assert (seen.layout, seen.grid) == (Layout(), (20,))
     assert (seen.trf((7,)).center_px, seen.trf((7,)).center_exact) == ((6.0,), True)
@@ -211,7 +212,7 @@ def test_what_is_put_before_a_map_is_padding():
 
 @pytest.mark.parametrize("move", [lambda y: y.roll(1, 2), lambda y: y.flip(3)])
 def test_channels_of_a_map_and_of_another_order_of_it_have_no_middle(move):
-    net = Net(lambda n, x: torch.cat([y := n.patch(x), move(y)], 1), patch=PATCH)
+    net = Does(lambda n, x: torch.cat([y := n.patch(x), move(y)], 1), patch=PATCH)
     assert not Seen(net, SIZE).trf((0, 5)).center_exact
 
 
@@ -225,7 +226,7 @@ def test_a_map_beside_a_token_goes_on_beyond_its_own_end_alone(token):
         line = torch.cat(parts if token == "behind" else parts[::-1], 2)
         return torch.roll(net.wide(line), -1 if token == "behind" else 1, 2)
 
-    net = Net(forward, patch=nn.Conv1d(2, 6, 1), wide=nn.Conv1d(6, 6, 3, padding=2))
+    net = Does(forward, patch=nn.Conv1d(2, 6, 1), wide=nn.Conv1d(6, 6, 3, padding=2))
     seen = Seen(net, (24,), layout=Layout())
     centers = seen.positions.places(seen.node)[0].table
     if token == "behind":
@@ -237,6 +238,6 @@ def test_a_map_beside_a_token_goes_on_beyond_its_own_end_alone(token):
 
 
 def test_of_frames_in_the_batch_it_is_said_how_they_become_an_axis() -> None:
-    net = Net(lambda n, x: n.frame(x.transpose(1, 2).flatten(0, 1)).mean((2, 3)), frame=nn.Conv2d(2, 3, 3))
+    net = Does(lambda n, x: n.frame(x.transpose(1, 2).flatten(0, 1)).mean((2, 3)), frame=nn.Conv2d(2, 3, 3))
     with pytest.raises(MeasurementError, match=r"'frame', .* parts of each image, such as frames\): wrap the"):
         erfscope.theoretical(net, in_chans=2, input_size=(4, 6, 8))

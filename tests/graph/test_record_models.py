@@ -11,7 +11,7 @@ from replay import assert_marks_are_what_hooks_see, assert_same_derivative
 from erfscope.core.graph.record import record
 from erfscope.core.system.containers import tensors_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.more
 
 #: A small model of each of timm's modules.
 TIMM = """\

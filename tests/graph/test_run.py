@@ -11,8 +11,8 @@ import pytest
 import timm
 import torch
 import torchvision
-from oracle import load
-from plain import agrees, graph_map, noise, plain_map, scrambled, share
+from oracle import load, plain_map, scrambled
+from plain import agrees, graph_map, noise, share
 from torch import nn
 
 import erfscope

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from sound_norms import sound_norms
+from oracle import sound_norms
 from torch import nn
 
 import erfscope

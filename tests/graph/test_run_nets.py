@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import load
-from plain import agrees, scrambled
+from nets import NETS, Does, kind_of
+from nets.ordinary import FOLDED, Chain, conv
+from oracle import load, scrambled
+from plain import agrees
 from torch import nn
 
 import erfscope
@@ -18,44 +20,6 @@ import erfscope
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
 SPACE = (29, 34)
-
-
-def conv(i=4, o=4, k=3):
-    return nn.Conv2d(i, o, k, padding=k // 2)
-
-
-class Does(nn.Module):
-    """A function as a module; what else it is given are its submodules, parameters and buffers."""
-
-    def __init__(self, function, **parts):
-        super().__init__()
-        self.function = function
-        for name, part in parts.items():
-            if isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter):
-                self.register_buffer(name, part)
-            else:
-                setattr(self, name, part)
-
-    def forward(self, x):
-        return self.function(self, x)
-
-
-class Chain(nn.Module):
-    """Layers in a row between two convolutions, and a module whose output is the map."""
-
-    def __init__(self, layers, channels=3):
-        super().__init__()
-        self.first, self.layers, self.then, self.last = conv(channels), nn.ModuleList(layers), conv(), nn.Identity()
-
-    def forward(self, x):
-        x = self.first(x).tanh()
-        for layer in self.layers:
-            x = layer(x)
-        return self.last(self.then(x))
-
-
-def device(x):
-    return {"device": x.device, "dtype": x.dtype}
 
 
 # --- blocks of ordinary nets
@@ -206,7 +170,7 @@ def samelike(m, x):
 def coordinates(m, x):
     """CoordConv."""
     b, _, h, w = x.shape
-    rows = torch.linspace(-1, 1, h, **device(x)).view(1, 1, h, 1).expand(b, 1, h, w)
+    rows = torch.linspace(-1, 1, h, **kind_of(x)).view(1, 1, h, 1).expand(b, 1, h, w)
     return m.inner(torch.cat([x, rows], 1)).sin()
 
 
@@ -293,64 +257,6 @@ def test_above_a_global_operation_all_of_the_image_is_needed(make):
 # --- norms folded into convolutions
 
 
-class Absolute(nn.BatchNorm2d):
-    def forward(self, x):
-        return F.batch_norm(
-            x, self.running_mean, self.running_var, self.weight.abs() + 0.5, self.bias, False, 0.1, self.eps
-        )
-
-
-class OtherEps(nn.BatchNorm2d):
-    def forward(self, x):
-        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.1, 0.3)
-
-
-class ByKeyword(nn.BatchNorm2d):
-    def forward(self, x):
-        return F.batch_norm(
-            x, running_mean=self.running_mean, running_var=self.running_var, weight=self.weight, bias=self.bias
-        )
-
-
-class OtherBias(nn.Conv2d):
-    def forward(self, x):
-        return F.conv2d(x, self.weight, self.bias * 3, 1, self.padding)
-
-
-class Standardised(nn.Conv2d):
-    def forward(self, x):
-        return F.conv2d(x, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias, 1, self.padding)
-
-
-def weight_twice(m, x):
-    return F.conv2d(m.norm(m.conv(x)).tanh(), m.conv.weight, padding=1)
-
-
-def norm_twice(m, x):
-    y = m.conv(x)
-    z = F.batch_norm(m.other(x), m.norm.running_mean, m.norm.running_var, m.norm.weight, m.norm.bias)
-    return m.norm(y).tanh() + z.sin()
-
-
-FOLDED = {
-    "plain": lambda: nn.Sequential(conv(), nn.BatchNorm2d(4), nn.Tanh()),
-    "without affine": lambda: nn.Sequential(conv(), nn.BatchNorm2d(4, affine=False), nn.Tanh()),
-    "other gain": lambda: nn.Sequential(conv(), Absolute(4), nn.Tanh()),
-    "other eps": lambda: nn.Sequential(conv(), OtherEps(4), nn.Tanh()),
-    "by keyword": lambda: nn.Sequential(conv(), ByKeyword(4), nn.Tanh()),
-    "other bias": lambda: nn.Sequential(OtherBias(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Tanh()),
-    "standardised": lambda: nn.Sequential(Standardised(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Tanh()),
-    "weight norm": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(conv()), nn.BatchNorm2d(4), nn.Tanh()),
-    "weight used by hand": lambda: Does(weight_twice, conv=conv(), norm=nn.BatchNorm2d(4)),
-    "norm used by hand": lambda: Does(norm_twice, conv=conv(), other=conv(), norm=nn.BatchNorm2d(4)),
-    "transposed": lambda: nn.Sequential(nn.ConvTranspose2d(4, 4, 3, 1, 1), nn.BatchNorm2d(4), nn.Tanh()),
-    "read beside": lambda: Does(lambda m, x: m.norm(y := m.conv(x)).tanh() + y, conv=conv(), norm=nn.BatchNorm2d(4)),
-    "weight read": lambda: Does(
-        lambda m, x: m.norm(m.conv(x)).tanh() * m.conv.weight.sum(), conv=conv(), norm=nn.BatchNorm2d(4)
-    ),
-}
-
-
 #: Norms that are not, as something else reads what they take, or as it is no convolution of theirs.
 NOT_FOLDED = ("transposed", "read beside")
 
@@ -360,11 +266,10 @@ def folding_pays(monkeypatch):
     monkeypatch.setattr("erfscope.core.graph.run.FOLDING_PAYS", 0)
 
 
-@pytest.mark.parametrize("name", FOLDED)
-def test_folding_a_norm_changes_nothing(name, folding_pays):
-    torch.manual_seed(0)
-    for crop in agrees(scrambled(Chain([FOLDED[name]()])), SPACE, "last", units=[(14, 17), (0, 0)]):
-        assert any(convolution for _, convolution in crop.norms) is (name not in NOT_FOLDED)
+@pytest.mark.parametrize("net", [net for net in NETS if net.kind == "folded"], ids=lambda net: net.name)
+def test_folding_a_norm_changes_nothing(net, folding_pays):
+    for crop in agrees(net.build(), net.size, "last", units=[(14, 17), (0, 0)]):
+        assert any(convolution for _, convolution in crop.norms) is not net.called.endswith(NOT_FOLDED)
 
 
 @pytest.mark.slow
@@ -380,83 +285,6 @@ def test_every_norm_of_a_residual_network_can_be_folded(name, count, folding_pay
 def test_folding_does_not_touch_the_reference(wrt):
     torch.manual_seed(0)
     agrees(scrambled(Chain([FOLDED["plain"]()])), SPACE, "last", wrt=wrt, units=[(14, 17), (0, 0)])
-
-
-# --- what follows an attention over all tokens
-
-
-class Transformer(nn.Module):
-    """Patches, one attention over all tokens, and what follows it."""
-
-    def __init__(self, after, mlp):
-        super().__init__()
-        self.patches, self.attention = nn.Conv2d(3, 8, 4, 4), nn.MultiheadAttention(8, 2, batch_first=True)
-        self.after, self.mlp, self.last = after, mlp, nn.Identity()
-
-    def forward(self, x):
-        y = self.patches(x)
-        t = y.flatten(2).transpose(1, 2)
-        t = t + self.attention(t, t, t, need_weights=False)[0]
-        return self.last(self.after(self.mlp, t).transpose(1, 2).reshape(y.shape))
-
-
-def feed_forward():
-    return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
-
-
-def gated(m, t):
-    z = t * m(t)
-    return z / z.norm(dim=-1, keepdim=True)
-
-
-AFTER = {
-    "residual": (lambda m, t: t + m(t), feed_forward),
-    "flat batch": (lambda m, t: t + m(t.reshape(-1, 8)).view(t.shape), feed_forward),
-    "tokens first": (lambda m, t: t + m(t.transpose(0, 1)).transpose(0, 1), feed_forward),
-    "heads beside the batch": (lambda m, t: t + m(t.unflatten(1, (6, 7)).flatten(0, 1)).view(t.shape), feed_forward),
-    "in place": (lambda m, t: t.mul(2).add_(m(t)), feed_forward),
-    "twice": (lambda m, t: m(m(t)), feed_forward),
-    "neighbour": (lambda m, t: t + m(t).roll(1, 1), feed_forward),
-    "mean": (lambda m, t: t + m(t).mean(1, keepdim=True), feed_forward),
-    "norm of zeros": (gated, feed_forward),
-    "root of zeros": (lambda m, t: (t * m(t)).abs().sqrt(), feed_forward),
-    "logarithm of zeros": (lambda m, t: (t * m(t)).square().log(), feed_forward),
-    "division by zeros": (lambda m, t: t / m(t), feed_forward),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", AFTER)
-@pytest.mark.parametrize("batch", [1, 2])
-def test_a_transformers_last_block_is_exact(name, batch):
-    torch.manual_seed(0)
-    after, mlp = AFTER[name]
-    net = scrambled(Transformer(after, mlp()))
-    agrees(net, (24, 28), "last", batch=batch, units=[(2, 3), (5, 6)])
-
-
-class Rows(nn.Module):
-    """Every row of the map is a sequence of its own, beside the batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.mlp, self.last = (
-            conv(3),
-            nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4)),
-            nn.Identity(),
-        )
-
-    def forward(self, x):
-        x = self.first(x)
-        x = x + x.mean((2, 3), keepdim=True)
-        b, c, h, w = x.shape
-        return self.last(self.mlp(x.permute(0, 2, 3, 1).reshape(b * h, w, c)).view(b, h, w, c).permute(0, 3, 1, 2))
-
-
-@pytest.mark.parametrize("batch", [1, 2, 3])
-def test_positions_that_lie_beside_the_batch_are_exact(batch):
-    torch.manual_seed(0)
-    agrees(scrambled(Rows()), (20, 24), "last", batch=batch)
 
 
 def test_a_buffer_without_numbers_may_say_its_shape():

@@ -6,8 +6,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from oracle import load
-from sound_norms import sound_norms
+from oracle import load, sound_norms
 from torch import nn
 
 import erfscope

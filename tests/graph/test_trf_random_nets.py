@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import Seen, opened, units_of
+from oracle import Seen, positive, units_of
 from torch import nn
 
 pytestmark = pytest.mark.slow
@@ -188,7 +188,7 @@ def fields(layers):
             shape = (0,)
         if min(shape) < 2 or max(shape) > 60:
             del net.layers[-1]
-    seen = Seen(opened(net), space)
+    seen = Seen(positive(net), space)
     for unit in units_of(seen.grid):
         yield seen.trf(unit), seen.support(unit)
 

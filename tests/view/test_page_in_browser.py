@@ -26,7 +26,7 @@ from erfscope.core import Finding
 from erfscope.show.figures.style import SCALES
 from erfscope.show.page import html
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
+pytestmark = [pytest.mark.more, pytest.mark.usefixtures("memory_unplanned")]
 
 #: Explicit places: selenium would download a browser that it does not find.
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -11,7 +11,7 @@ import numpy as np
 
 from erfscope.apps.explore.live import LiveExplorer, LiveModel, PageRequest
 from erfscope.apps.explore.page import Explorer, explored_model
-from erfscope.apps.explore.stages import block_sizes, costs, explore_stage, grid_of, site_of
+from erfscope.apps.explore.stages import block_sizes, costs, explore_stage, grid_of, pointed_at
 from erfscope.core import (
     ErfscopeError,
     Model,
@@ -154,7 +154,7 @@ def _plans(model: OpenModel, request: Request, grid: int | None) -> Iterator[lis
     images, layers, asked = open_images(request, model), _layers(model, request), request.settings.wrt
     references = {layer: model.references(layer, asked) for layer in layers}
     for wrt in dict.fromkeys(wrt for each in references.values() for wrt in each):
-        sites = [site_of(model, layer, wrt) for layer in layers if wrt in references[layer]]
+        sites = [pointed_at(model.site(layer, wrt), model) for layer in layers if wrt in references[layer]]
         yield [unit_maps(model, site, images, request, grid_of(model, site, grid)) for site in sites]
 
 

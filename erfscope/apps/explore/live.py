@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from erfscope import CONVENTIONS
 from erfscope.apps.explore.page import Choice, ExploredModel, Explorer, Live, explored_model, unit_document
-from erfscope.apps.explore.stages import Stage, explored_unit, site_of, stage_of
+from erfscope.apps.explore.stages import Stage, explored_unit, pointed_at, stage_of
 from erfscope.core import (
     IMAGE,
     ErfscopeError,
@@ -264,7 +264,7 @@ class LiveExplorer:
         if request.picture not in self._pictures:
             raise ErfscopeError("this picture is not held any more; drop it again")
         convention = request.convention or live.request.settings.convention
-        site = site_of(live.model, layer, self._reference(request, number))
+        site = pointed_at(live.model.site(layer, self._reference(request, number)), live.model)
         images = self._pictures[request.picture][number]
         return unit_maps(live.model, site, images, replace(live.request, conventions=(convention,)))
 

@@ -89,15 +89,15 @@ def measured_of(axes: Axes) -> tuple[str, ...]:
     return (*MEASURED, *(name for name in shown if name not in (*MEASURED, LEFT_OUT)))
 
 
-def site_of(model: OpenModel, layer: str, wrt: str) -> Site:
-    """A layer whose units can be pointed at, with its reference.
+def pointed_at(site: Site, model: OpenModel) -> Site:
+    """A layer whose units can be pointed at.
 
     Raises:
-        ErfscopeError: unknown layer or reference, or units that do not stand along the axes of the reference.
+        ErfscopeError: its units do not stand along the axes of the reference.
     """
-    site = model.site(layer, wrt)
     if len(site.space) != len(site.reference_space):
-        text = f"the explorer points at units along the axes of the input, and {layer} of {model.label} has a map of"
+        layer = f"{site.layer} of {model.label}"
+        text = f"the explorer points at units along the axes of the input, and {layer} has a map of"
         raise ErfscopeError(
             f"{text} {len(site.space)} axes on an input of {len(site.reference_space)}; name other layers"
         )

@@ -10,6 +10,7 @@ from erfscope.adapters.edits import EditRequest, edited_adapter, parse_edits
 from erfscope.adapters.insertion import BlockRequest
 from erfscope.adapters.layer_name import parse as parse_layer
 from erfscope.core.request.request import Request
+from erfscope.core.request.settings import Settings
 from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.names import IMAGE
@@ -77,13 +78,14 @@ def variant_of(loaded: OpenModel, request: Request) -> OpenModel:
     return next(iter(with_blocks(loaded, request)), loaded)
 
 
-def host_reference(loaded: OpenModel, variants: Sequence[OpenModel], layer: str, wrt: str) -> str | None:
-    """What to differentiate the host with respect to, beside its variants' ``wrt``; None where the layer or the
+def host_reference(loaded: OpenModel, variants: Sequence[OpenModel], settings: Settings) -> str | None:
+    """What to differentiate the host with respect to, beside its variants' reference; None where the layer or the
     reference is a block's own.
 
     A block's input is what the host's module at that place returns.
     """
     adapter: Any = loaded.adapter
+    layer, wrt = settings.layer or "", settings.wrt
     places = variants[0].adapter.inserted if isinstance(variants[0].adapter, ModuleAdapter) else {}
     modules = {*adapter.layer_names, IMAGE, ""}
     if layer and parse_layer(layer).module not in modules:

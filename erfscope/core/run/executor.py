@@ -202,7 +202,7 @@ def _models(ready: Opened, settings: Settings, *, with_host: bool) -> Iterator[t
     """The models to measure, with their reference: the model itself, if it has the layer and the reference, then its
     variants."""
     loaded, variants = ready.model, ready.variants
-    wrt = host_reference(loaded, variants, settings.layer or "", settings.wrt) if variants else settings.wrt
+    wrt = host_reference(loaded, variants, settings) if variants else settings.wrt
     if not variants or (with_host and wrt is not None):
         yield loaded, replace(settings, wrt=wrt or settings.wrt)
     for variant in variants:

@@ -203,7 +203,7 @@ def _pad_input(step: PartStep, values: PartValues, fill: float) -> tuple[Tensor,
         first = int(step.part[dim][0]) * stride - padding
         last = int(step.part[dim][-1]) * stride - padding + dilation * (kernel - 1)
         low, high = int(step.needed[x][dim][0]) - first, last - int(step.needed[x][dim][-1])
-        both.append(min(low, high))
+        both.append(min(low, high, padding))
         more = [low - both[-1], high - both[-1], *more]
     tensor = values.of(x)
     return (F.pad(tensor, more, value=fill) if any(more) else tensor), both

@@ -193,6 +193,9 @@ def _is_enough(plan: Plan, sums: Sums) -> bool:
         return False
     whole, sums.is_precise_enough = _reduced(plan, sums), True
     for number, (own, average) in enumerate(zip(sums.averages, whole.averages, strict=True)):
+        if not average.groups:  # every gradient so far is zero
+            sums.is_precise_enough = False
+            continue
         r50 = look(map_of(plan, whole, number), average)
         own.looks, own.spread = average.looks, average.spread
         sums.is_precise_enough &= r50.se is not None and r50.se <= target * float(r50)

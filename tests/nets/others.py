@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from adversarial_nets import SIZE, Does, Positions, along, conv, net, plane, table
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from nets import SIZE, Does, Positions, along, conv, net, plane, table
 
 H, W = SIZE
 HERE = plane()
@@ -398,7 +399,7 @@ def detached_context():
     )
 
 
-@net("control", HERE)
+@net("control", HERE, is_recorded=False)
 def checkpointed():
     """The middle is computed again in the backward pass."""
     return Does(
@@ -407,7 +408,7 @@ def checkpointed():
     )  # fmt: skip
 
 
-@net("control", plane())
+@net("control", plane(), keeps=True)
 def makes_a_table_once():
     """A table is made at the first call and kept: later passes call less."""
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
-from adversarial_nets import Does, conv, net, patches, plane, table, tokens
 from torch import Tensor, nn
+
+from nets import Does, conv, net, patches, plane, table, tokens
 
 #: Rows and columns of patches of 4 x 4 pixels.
 GRID = (8, 10)
@@ -97,6 +98,7 @@ def class_token_last():
     local=True,
     expected="either",
     tokens=COUNT + 1,
+    by_shape=True,
 )
 def class_token_in_the_middle():
     """One class token between the two halves of the patches (Vim)."""
@@ -139,6 +141,7 @@ SHUFFLED = torch.randperm(COUNT, generator=torch.Generator().manual_seed(3)).tol
     local=True,
     expected="either",
     tokens=COUNT + 1,
+    by_shape=True,
 )
 def any_order_behind_a_class_token():
     """Tokens are permuted by a buffer, behind a class token."""
@@ -155,7 +158,7 @@ def _windows(r: int, c: int) -> int:
     return ((r // 4) * 2 + c // 5) * 20 + (r % 4) * 5 + c % 5
 
 
-@net("order", tokens(place=_windows), local=True, expected="either", tokens=COUNT)
+@net("order", tokens(place=_windows), local=True, expected="either", tokens=COUNT, by_shape=True)
 def window_by_window():
     """Tokens are sorted by windows of 4 x 5 patches (Hiera)."""
     order = [
@@ -318,7 +321,9 @@ class _Mean(nn.Module):
         return self.mix * t.mean(1, keepdim=True)
 
 
-@net("appended", tokens(), tokens((4, 5), prefix=COUNT, offset=3.5, step=8), expected="either", tokens=100)
+@net(
+    "appended", tokens(), tokens((4, 5), prefix=COUNT, offset=3.5, step=8), expected="either", tokens=100, by_shape=True
+)
 def two_scales_in_one_sequence():
     """Eighty fine and twenty coarse tokens in one sequence: 100, but no 10 x 10."""
 

@@ -1,15 +1,21 @@
-"""Nets made to mislead a measurement, each with what is true of it, stated by hand: which unit stands where, or that
-none does.
+"""A table of nets, a row each, with what is true of it, stated by hand: which unit stands where, or that none does.
 
-Nothing here knows how erfscope works. The nets themselves are in ``adversarial_maps.py``, ``adversarial_tokens.py``
-and ``adversarial_others.py``, and all lie inside docs/contract.md; a factory's docstring is its claim.
+``tests/test_nets.py`` takes each through all that holds for any net. Nothing here knows how erfscope works. A new
+operation, or a net that was reported, is one more row, in the file of this folder that it fits in::
+
+    @net("resize", plane(-0.5, 1.0))
+    def bilinear_up_of_a_strided_map():
+        "A stride-2 map whose cell u stands at 2u, bilinear by two: unit u at u - 0.5."
+        return Does(lambda m, x: m.out(up(m.stem(x).tanh())), stem=conv(s=2), out=conv(4))
+
+All lie inside docs/contract.md; a factory's docstring is its claim.
 """
 
 from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,8 +35,8 @@ class Positions:
     grid: Index
     #: (raw output of the layer, index of a unit) -> its channels (B, C).
     pick: Callable[[Any, Index], Tensor]
-    #: Index of a unit -> its centre in pixels.
-    centre: Callable[[Index], Sequence[float]]
+    #: Index of a unit -> its centre in pixels; None where that is not stated.
+    centre: Callable[[Index], Sequence[float]] | None = None
     #: Module whose output it is, by its dotted name; "output" is the net itself, ``NAME[key]`` an item.
     layer: str = "output"
     #: Whether each unit has one centre: where branches disagree (False) a result must say that its centre is not exact.
@@ -70,11 +76,23 @@ class Net:
     mixes_batch: bool = False
     #: Whether a unit sees exactly its own cell where every ``mix`` in the net is zero.
     local: bool = False
+    #: Whether its operations do not show where units stand, so that a layer is read by its shape, with a finding.
+    by_shape: bool = False
+    #: Whether the operations can be recorded; an error says why not.
+    is_recorded: bool = True
+    #: Whether units see, with weights that hide nothing, exactly the cells between the ends of their fields.
+    tight: bool = False
+    #: What the sentence says for which the model itself is run, and not what a unit needs of it.
+    plain: str = ""
+    #: Whether a pass leaves something for the next one, so that it is wrapped anew for each measurement.
+    keeps: bool = False
+    #: What a row of a table is called; the factory's name if "".
+    called: str = ""
 
     @property
     def name(self) -> str:
-        """The factory's."""
-        return self.make.__name__
+        """What it is called."""
+        return self.called or self.make.__name__
 
     @property
     def claim(self) -> str:
@@ -100,6 +118,12 @@ class Net:
 
 
 NETS: list[Net] = []
+
+
+def rows(kind: str, table: Mapping[str, Callable[[], nn.Module]], **more: Any) -> None:
+    """Note the factories of a table that share all else; units stand where their index says, or nowhere that is
+    stated."""
+    NETS.extend(Net(kind=kind, make=make, called=f"{kind}: {name}", **more) for name, make in table.items())
 
 
 def net(kind: str, *positions: Positions, **more: Any) -> Callable[[Callable[[], nn.Module]], Callable[[], nn.Module]]:

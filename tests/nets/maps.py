@@ -6,8 +6,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 import torchvision
-from adversarial_nets import SIZE, Does, channels_last, conv, kind_of, net, plane, table
 from torch import Tensor, nn
+
+from nets import SIZE, Does, channels_last, conv, kind_of, net, plane, table
 
 H, W = SIZE
 HERE = plane()
@@ -121,7 +122,7 @@ def every_second_column():
     )
 
 
-@net("gather", plane(exact=False), expected="either")
+@net("gather", plane(exact=False), expected="either", by_shape=True)
 def columns_sorted_by_brightness():
     """Columns are gathered in an order that the image decides."""
 
@@ -218,7 +219,7 @@ def _unit_grid(x: Tensor) -> Tensor:
     return F.affine_grid(torch.eye(2, 3, **kind_of(x)).expand(len(x), 2, 3), list(x.shape), align_corners=False)
 
 
-@net("flow", plane((0, 8), 1), expected="either")
+@net("flow", plane((0, 8), 1), expected="either", by_shape=True)
 def shifting_flow():
     """grid_sample moves everything by eight columns."""
 
@@ -230,7 +231,7 @@ def shifting_flow():
     return Does(forward, stem=conv(), out=conv(4))
 
 
-@net("flow", plane(exact=False), expected="either")
+@net("flow", plane(exact=False), expected="either", by_shape=True)
 def predicted_flow():
     """Where to sample is predicted from the image."""
 
@@ -281,7 +282,7 @@ def sum_with_its_mirror_image():
     return Does(lambda m, x: m.stem(x).tanh() + m.other(x).flip(3), stem=conv(), other=conv())
 
 
-@net("turn", plane(centre=lambda i: (i[1], W - 1 - i[0]), grid=(W, H)), expected="either")
+@net("turn", plane(centre=lambda i: (i[1], W - 1 - i[0]), grid=(W, H)), expected="either", by_shape=True)
 def turned_by_a_quarter():
     """rot90: rows run along the input's columns."""
     return Does(lambda m, x: m.out(torch.rot90(m.stem(x).tanh(), 1, (2, 3))), stem=conv(), out=conv(4, k=1))
@@ -450,7 +451,7 @@ class _Smeared(torch.autograd.Function):
         return g + g.mean((2, 3), keepdim=True)
 
 
-@net("hook", HERE)
+@net("hook", HERE, is_recorded=False)
 def function_with_another_gradient():
     """An autograd function whose backward pass is global while its forward pass is the identity."""
     return Does(lambda m, x: m.out(_Smeared.apply(m.stem(x).tanh())), stem=conv(), out=conv(4))
@@ -459,7 +460,7 @@ def function_with_another_gradient():
 # --- reshapes that mix axes
 
 
-@net("reshape", plane(exact=False, grid=(W, H)), expected="either")
+@net("reshape", plane(exact=False, grid=(W, H)), expected="either", by_shape=True)
 def rows_sheared_by_a_view():
     """(H, W) is read as (W, H) without moving anything: rows run across rows."""
     return Does(lambda m, x: m.out(m.stem(x).tanh().reshape(len(x), 4, W, H)), stem=conv(), out=conv(4))
@@ -488,7 +489,7 @@ def space_folded_into_channels():
     return Does(forward, stem=conv(), out=conv(16))
 
 
-@net("reshape", plane(centre=lambda i: (i[0], i[1] // 4), exact=False, grid=(H, 4 * W), slack=0.51))
+@net("reshape", plane(centre=lambda i: (i[0], i[1] // 4), exact=False, grid=(H, 4 * W), slack=0.51), by_shape=True)
 def channels_folded_into_columns():
     """The channels of a cell stand beside each other in its row, as if they were finer cells."""
     return Does(
@@ -520,7 +521,7 @@ def channels_shuffled():
     )
 
 
-@net("reshape", plane(exact=None))
+@net("reshape", plane(exact=None), by_shape=True)
 def filter_in_frequencies():
     """A learned filter multiplies the Fourier transform."""
     return Does(
