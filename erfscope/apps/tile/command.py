@@ -20,7 +20,6 @@ ASKED = command.table(
     *("weights", "images", "synthetic", "samples", "seed", "device"),
     input_size="Size that the model is built for, not that of the large images. Default: the model's own.",
 )
-SHOWN = ("rich", "plain", "json")
 #: Panels of the help, beside those of the options of measurements.
 TILES, RUN = "Tiles", "Run on tiles"
 #: Those of ``erfscope.apps.tile.recipes``.
@@ -93,24 +92,11 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
 )
 @click.option("--resume", is_flag=True, help="With --run: go on with what -o holds.", panel=RUN)
 @command.options(ASKED)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=command.File(),
+@command.outputs(
+    "the plan",
+    place="FILE",
     help="Write the plan to a .json file, or a figure of it to .png, .svg or .pdf; with --run the output, and no plan.",
-    panel=command.OUTPUT,
 )
-@click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=command.OUTPUT)
-@click.option(
-    "--format",
-    type=command.Text(words=SHOWN, is_closed=True),
-    metavar="NAME",
-    default="rich",
-    help=f"How the plan is printed: {', '.join(SHOWN)}.",
-    panel=command.OUTPUT,
-)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.", panel=command.OUTPUT)
 @command.with_verbose
 def tile(
     model: str,
