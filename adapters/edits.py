@@ -199,6 +199,7 @@ def _with_edit(adapter: ModuleAdapter, request: EditRequest, seed: int) -> Modul
     with errors_as_one_line("cannot be copied", model=adapter.spec):
         other.module = shared_copy(adapter.module)
     request = replace(request, at=place_name(adapter, request.at))
+    other.structure = adapter.structure and (*adapter.structure, request.text)
     _set(other.module, request, contextlib.ExitStack(), seed=seed, spec=adapter.spec)
     if "kernel" in request.settings:
         other.weights = replace(adapter.weights, sha256=sha256(other.module))

@@ -90,6 +90,8 @@ class ModuleAdapter:
         self.passed: Mapping[str, str] = {} if inputs is None else inputs.passed
         #: Findings about the model, with a code of their own.
         self.remarks: tuple[Finding, ...] = ()
+        #: What erfscope built it of, but for its numbers; () where that is not known.
+        self.structure: tuple[object, ...] = ()
         #: Name of an inserted block -> name of the module whose output it takes.
         self.inserted: Mapping[str, str] = {}
         #: How every layer is read, as the user said.

@@ -22,7 +22,7 @@ from erfscope.adapters.sources.source import Source, SourceOptions
 from erfscope.adapters.sources.sources import build
 from erfscope.adapters.timm_model import TimmAdapter
 from erfscope.adapters.weights.checkpoint import load_checkpoint, needed_keys
-from erfscope.adapters.weights.weights import sha256
+from erfscope.adapters.weights.weights import NO_NUMBERS, sha256
 from erfscope.core.request.settings import OPTIONS
 from erfscope.core.system.copies import copy_module
 from erfscope.core.system.model_errors import errors_as_one_line
@@ -48,6 +48,8 @@ class AxesOptions(TypedDict, total=False):
     sample_rate: float | None
 
 
+#: Sources of weights that are drawn, or left out, by erfscope: only these depend on the seed.
+DRAWN = ("random", "random-raw", NO_NUMBERS)
 #: The finding of --unsafe-load.
 UNSAFE = (
     "the files of the model were allowed to run code (--unsafe-load): trust the numbers only as far as you trust the"
@@ -124,6 +126,9 @@ def load(
     adapter = _adapter(
         source, SourceOptions(**options), transform, axes=axes, layout=layout, prefix_tokens=prefix_tokens, owned=True
     )
+    if source.weights.source in DRAWN:
+        own = {name: value for name, value in options.items() if name not in ("weights", "seed")}
+        adapter.structure = (spec, repr(own), repr(axes))
     if checkpoint is not None:
         _load_weights(adapter, checkpoint, layer, unsafe=unsafe_load)
     if unsafe_load:

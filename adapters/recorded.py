@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -40,6 +41,7 @@ class RecordableModel(GivenModel, Protocol):
     layout: str | None
     prefix_tokens: int | None
     inputs: ExampleInputs | None
+    structure: tuple[object, ...]
 
     @property
     def device(self) -> torch.device:
@@ -64,8 +66,24 @@ MOST_NUMBERS = 2**48
 LONGEST_SIDE = 2**26
 #: Adapter -> its recorded passes by number of images; the first is the recording that positions are read from.
 _kept: WeakKeyDictionary[RecordableModel, dict[int, Pass]] = WeakKeyDictionary()
+#: Most nodes of the graphs that one block of :func:`sharing_recordings` keeps: about 50 MB.
+MOST_NODES = 20_000
+#: Inside such a block: what was recorded, and the graph.
+_shared: ContextVar[dict[object, RecordedGraph] | None] = ContextVar("shared", default=None)
 #: Adapter -> where its module keeps its tensors.
 _places: WeakKeyDictionary[RecordableModel, Places] = WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def sharing_recordings() -> Iterator[None]:
+    """Inside the block, models of the same spec, options, edits and input size are recorded once for all seeds of their
+    weights. Graphs are kept, and no weights, up to :data:`MOST_NODES`; what they are recorded of must not change
+    meanwhile (docs/contract.md, 3)."""
+    token = _shared.set({})
+    try:
+        yield
+    finally:
+        _shared.reset(token)
 
 
 def recording_of(adapter: RecordableModel) -> Recording:
@@ -191,6 +209,38 @@ def _refused(adapter: RecordableModel, error: Exception) -> ErfscopeError:
 
 
 def _record(adapter: RecordableModel, x: Tensor) -> RecordedGraph:
+    graphs = _shared.get()
+    key = None if graphs is None else _structure(adapter, x)
+    if graphs is None or key is None:
+        return _recorded_graph(adapter, x)
+    if key not in graphs:
+        graph = _recorded_graph(adapter, x)
+        is_structure = (
+            graph.by == "shapes" and not graph.constants and all(n.kind != "random" for n in graph.unfaithful)
+        )
+        if not is_structure or sum(len(each.nodes) for each in (graph, *graphs.values())) > MOST_NODES:
+            return graph
+        graphs[key] = graph
+    return graphs[key]
+
+
+def _structure(adapter: RecordableModel, x: Tensor) -> object:
+    """What a graph is recorded of, beside numbers; None of a model of which that is not known, or that holds tensors
+    which are no weights."""
+    tensors, module = adapter.tensors(), adapter.module
+    weights = {id(each) for each in (*module.parameters(), *module.buffers())}
+    if not (
+        adapter.structure and x.is_meta and adapter.inputs is None and weights.issuperset(map(id, tensors.values()))
+    ):
+        return None
+    shapes = tuple((name, each.shape, each.dtype) for name, each in tensors.items())
+    parts = tuple((name, type(part)) for name, part in module.named_modules())
+    # Weights without numbers are recorded as if they were on the CPU.
+    device = "cpu" if adapter.device.type == "meta" else str(adapter.device)
+    return adapter.structure, tuple(x.shape), x.dtype, device, shapes, parts
+
+
+def _recorded_graph(adapter: RecordableModel, x: Tensor) -> RecordedGraph:
     before = random_states()
     with evaluation_mode(adapter.module):
         graph = record(adapter.module, (x,), forward=partial(_outputs, adapter))

@@ -171,7 +171,7 @@ def _in_default_dtype(adapter: ModuleAdapter) -> ModuleAdapter:
         with default_dtype(torch.float64):
             return plain(module, x)
 
-    other.forward = forward
+    other.forward, other.structure = forward, ()
     note = "float64 is also the type of the tensors that its forward makes without naming one"
     other.notes = (*other.notes, note)
     return other if _runs(other) else adapter

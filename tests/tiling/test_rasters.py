@@ -20,6 +20,7 @@ import erfscope
 from erfscope import ErfscopeError, TilePlan
 from erfscope.apps.tile.files import tile_file
 from erfscope.apps.tile.run import TileCount
+from erfscope.core import RasterOutput
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 
@@ -99,7 +100,7 @@ def test_an_output_is_of_the_kind_of_its_image_and_that_of_the_whole(kind, tmp_p
     suffix, write, read = FILES[kind]
     source, target, module = tmp_path / f"in.{suffix}", tmp_path / f"out.{suffix}", net()
     write(source)
-    tile_file(module, planned(module), source, target, in_chans=4, input_size=32)
+    tile_file(module, planned(module), RasterOutput(source, target), in_chans=4, input_size=32)
     np.testing.assert_allclose(read(target), whole(module), atol=1e-3)
     # A run that is stopped goes on, beside an output that is there already.
     plain, count = TileCount.set, []
@@ -112,8 +113,8 @@ def test_an_output_is_of_the_kind_of_its_image_and_that_of_the_whole(kind, tmp_p
 
     monkeypatch.setattr(TileCount, "set", stopping)
     with pytest.raises(KeyboardInterrupt):
-        tile_file(module, planned(module), source, target, in_chans=4, input_size=32)
-    tile_file(module, planned(module), source, target, goes_on=True, in_chans=4, input_size=32)
+        tile_file(module, planned(module), RasterOutput(source, target), in_chans=4, input_size=32)
+    tile_file(module, planned(module), RasterOutput(source, target), goes_on=True, in_chans=4, input_size=32)
     # The first crop tells the output's shape; the run goes on behind its second tile.
     assert count[:5] == [1, 0, 1, 2, 3]
     np.testing.assert_allclose(read(target), whole(module), atol=1e-3)
@@ -129,7 +130,7 @@ def test_a_link_to_an_output_stays_and_what_it_leads_to_is_replaced(can_exchange
     ome_zarr(tmp_path / "in.zarr")
     ome_zarr(disk / "old.zarr")
     target.symlink_to(disk / "old.zarr")
-    tile_file(module, planned(module), tmp_path / "in.zarr", target, in_chans=4, input_size=32)
+    tile_file(module, planned(module), RasterOutput(tmp_path / "in.zarr", target), in_chans=4, input_size=32)
     np.testing.assert_allclose(zarr.open_group(target, mode="r")["0"][:], whole(module), atol=1e-3)
     assert target.is_symlink()
     assert [each.name for each in disk.iterdir()] == ["old.zarr"]
@@ -139,7 +140,7 @@ def test_a_geotiff_keeps_its_place_and_one_without_a_border_moves_by_it(tmp_path
     geo(tmp_path / "in.tif")
     for padding, corner in ((1, 0), (0, 2)):
         module, target = net(padding=padding), tmp_path / f"out{padding}.tif"
-        tile_file(module, planned(module), tmp_path / "in.tif", target, in_chans=4, input_size=32)
+        tile_file(module, planned(module), RasterOutput(tmp_path / "in.tif", target), in_chans=4, input_size=32)
         with tifffile.TiffFile(target) as file:
             assert file.series[0].axes == "YXS"
             found = {code: file.pages.first.tags[code].value for code, *_ in GEO}
@@ -153,7 +154,7 @@ def test_a_geotiff_keeps_its_place_and_one_without_a_border_moves_by_it(tmp_path
 def test_bands_one_after_another_are_one_page_with_its_place(bands, tmp_path):
     planes(tmp_path / "in.tif", bands)
     module, target = net(bands), tmp_path / "out.tif"
-    tile_file(module, planned(module, bands), tmp_path / "in.tif", target, in_chans=bands, input_size=32)
+    tile_file(module, planned(module, bands), RasterOutput(tmp_path / "in.tif", target), in_chans=bands, input_size=32)
     with tifffile.TiffFile(target) as file:
         assert [page.axes for page in file.pages] == ["SYX"]
         assert {33550, 33922, 34735, 34737} <= {tag.code for tag in file.pages.first.tags}
@@ -166,7 +167,7 @@ def test_ome_metadata_state_the_pixel_size_of_the_output(tmp_path):
     module = nn.Sequential(nn.Conv2d(4, 2, 2, stride=2)).eval()
     for suffix in ("ome.tif", "zarr"):
         target = tmp_path / f"out.{suffix}"
-        tile_file(module, planned(module), tmp_path / f"in.{suffix}", target, in_chans=4, input_size=32)
+        tile_file(module, planned(module), RasterOutput(tmp_path / f"in.{suffix}", target), in_chans=4, input_size=32)
     with tifffile.TiffFile(tmp_path / "out.ome.tif") as file:
         pixels = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]["Pixels"]
     assert (pixels["PhysicalSizeX"], pixels["PhysicalSizeXUnit"], pixels["SizeC"]) == (1.0, "µm", 2)
@@ -185,7 +186,7 @@ def test_an_ome_zarr_states_where_the_pixels_of_the_output_lie(tmp_path):
     nets = {"strided": nn.Conv2d(4, 2, 2, stride=2).eval(), "valid": net(padding=0)}
     for name, module in nets.items():
         target = tmp_path / f"{name}.zarr"
-        tile_file(module, planned(module), tmp_path / "in.zarr", target, in_chans=4, input_size=32)
+        tile_file(module, planned(module), RasterOutput(tmp_path / "in.zarr", target), in_chans=4, input_size=32)
         (found,) = zarr.open_group(target, mode="r").attrs["multiscales"]
         scale, translation = found["datasets"][0]["coordinateTransformations"]
         # Pixels of 0.25 x 2 whose first is at (5, 80): two make one, whose middle is half a pixel further, or two are
@@ -201,7 +202,9 @@ def test_chunks_of_an_output_are_named_as_those_of_its_image(separator, tmp_path
     naming = {"name": "v2", "separator": separator}
     zarr.create_array(tmp_path / "in.zarr", data=np.moveaxis(image(), -1, 0), zarr_format=2, chunk_key_encoding=naming)
     module = net()
-    tile_file(module, planned(module), tmp_path / "in.zarr", tmp_path / "out.zarr", in_chans=4, input_size=32)
+    tile_file(
+        module, planned(module), RasterOutput(tmp_path / "in.zarr", tmp_path / "out.zarr"), in_chans=4, input_size=32
+    )
     assert (tmp_path / "out.zarr" / separator.join("000")).is_file()
 
 
@@ -215,7 +218,14 @@ def test_an_output_that_cannot_be_written_is_not_blamed_on_the_image(suffix, tmp
 
     def run(**more: Any) -> str:
         with pytest.raises(ErfscopeError) as error:
-            tile_file(module, planned(module), tmp_path / f"in.{suffix}", target, in_chans=4, input_size=32, **more)
+            tile_file(
+                module,
+                planned(module),
+                RasterOutput(tmp_path / f"in.{suffix}", target),
+                in_chans=4,
+                input_size=32,
+                **more,
+            )
         return str(error.value)
 
     def full(*_: Any, **__: Any) -> None:
@@ -235,7 +245,9 @@ def test_an_output_that_cannot_be_written_is_not_blamed_on_the_image(suffix, tmp
     # Only of zarr is a part written, and the run goes on behind it.
     assert bool(list(tmp_path.glob("out*"))) == (suffix == "zarr") == ("resume=" in said)
     if suffix == "zarr":
-        tile_file(module, planned(module), tmp_path / "in.zarr", target, goes_on=True, in_chans=4, input_size=32)
+        tile_file(
+            module, planned(module), RasterOutput(tmp_path / "in.zarr", target), goes_on=True, in_chans=4, input_size=32
+        )
         np.testing.assert_allclose(zarr.open_array(target)[:], whole(module), atol=1e-3)
         shutil.rmtree(target)
     monkeypatch.setattr(
@@ -250,7 +262,7 @@ def test_an_output_that_cannot_be_written_is_not_blamed_on_the_image(suffix, tmp
 def test_an_image_that_is_not_there_is_said_to_be_so(name, tmp_path):
     module, target = net(), tmp_path / f"out.{name[3:] or 'npy'}"
     with pytest.raises(ErfscopeError, match=rf"{name} does not exist; name another file"):
-        tile_file(module, planned(module), tmp_path / name, target, in_chans=4, input_size=32)
+        tile_file(module, planned(module), RasterOutput(tmp_path / name, target), in_chans=4, input_size=32)
 
 
 def test_an_image_without_an_axis_of_channels_has_one(tmp_path):
@@ -260,7 +272,9 @@ def test_an_image_without_an_axis_of_channels_has_one(tmp_path):
     tifffile.imwrite(tmp_path / "in.tif", values)
     plan = planned(module, 1)
     for suffix, read in (("npy", np.load), ("tif", tifffile.imread)):
-        tile_file(module, plan, tmp_path / f"in.{suffix}", tmp_path / f"out.{suffix}", in_chans=1, input_size=32)
+        tile_file(
+            module, plan, RasterOutput(tmp_path / f"in.{suffix}", tmp_path / f"out.{suffix}"), in_chans=1, input_size=32
+        )
         np.testing.assert_allclose(read(tmp_path / f"out.{suffix}"), expected, atol=1e-3)
     np.testing.assert_allclose(erfscope.run_tiled(module, values.astype(np.float32), plan), expected, atol=1e-3)
 
@@ -269,7 +283,9 @@ def test_several_images_in_one_file_are_refused(tmp_path):
     tifffile.imwrite(tmp_path / "in.tif", np.zeros((2, 4, *SIDES), np.uint8), metadata={"axes": "TCYX"}, imagej=True)
     module = net()
     with pytest.raises(ErfscopeError, match="it holds 2x4x40x56, and the plan is for 2 axes and one of channels"):
-        tile_file(module, planned(module), tmp_path / "in.tif", tmp_path / "out.tif", in_chans=4, input_size=32)
+        tile_file(
+            module, planned(module), RasterOutput(tmp_path / "in.tif", tmp_path / "out.tif"), in_chans=4, input_size=32
+        )
 
 
 @pytest.mark.parametrize("beside", ["", ".part", ".tiles.json"])
@@ -281,7 +297,13 @@ def test_a_folder_of_something_else_is_never_replaced(kind, beside, tmp_path):
     np.save(tmp_path / "in.npy", np.moveaxis(image(), -1, 0).astype(np.float32))
     ome_zarr(tmp_path / "in.zarr")
     with pytest.raises(ErfscopeError, match="is a folder that no such run wrote"):
-        tile_file(module, planned(module), tmp_path / f"in.{kind}", tmp_path / f"out.{kind}", in_chans=4, input_size=32)
+        tile_file(
+            module,
+            planned(module),
+            RasterOutput(tmp_path / f"in.{kind}", tmp_path / f"out.{kind}"),
+            in_chans=4,
+            input_size=32,
+        )
     assert mine.read_text() == "mine"
 
 
@@ -292,4 +314,6 @@ def test_an_image_of_other_channels_than_the_model_takes_says_both(shape, tmp_pa
     read = f"{shape[0]} {'channel' if shape[0] == 1 else 'channels'} of {shape[1]}x{shape[2]}"
     text = rf"in.npy' is read as {read}, and Sequential takes 4; give .* with 4"
     with pytest.raises(ErfscopeError, match=text):
-        tile_file(module, planned(module), tmp_path / "in.npy", tmp_path / "out.npy", in_chans=4, input_size=32)
+        tile_file(
+            module, planned(module), RasterOutput(tmp_path / "in.npy", tmp_path / "out.npy"), in_chans=4, input_size=32
+        )

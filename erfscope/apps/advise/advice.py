@@ -26,6 +26,7 @@ from erfscope.core import (
     Request,
     layer_table,
     open_model,
+    sharing_recordings,
 )
 from erfscope.show import Note, Shown, Table
 
@@ -103,7 +104,7 @@ def advise(
         raise ErfscopeError("a budget bounds a search, and none is asked for: add a target, such as r50>=120")
     kept = {name: options.pop(name, None) for name in ("keep_in", "resume")}  # type: ignore[misc]
     request = Request.parse(options)
-    with open_model(model, request, with_numbers=False) as loaded:
+    with sharing_recordings(), open_model(model, request, with_numbers=False) as loaded:
         advice = Advice(structure=structure_of(loaded))
         if measure:
             advice = replace(advice, depth=_depth(model, loaded, options, advice.structure))

@@ -20,7 +20,6 @@ ASKED = command.table(
     layer="Layer whose field a search is about.",
     samples="How many images, or images of each draw of a search. Default: 20, or 4.",
 )
-SHOWN = ("rich", "plain", "json")
 SEARCH = "Search"
 
 
@@ -53,24 +52,11 @@ SEARCH = "Search"
 )
 @click.option("--resume", is_flag=True, help="Go on with the search that -o holds.", panel=SEARCH)
 @command.options(ASKED)
-@click.option(
-    "-o",
-    "--output",
-    metavar="DIR",
-    type=command.File(),
+@command.outputs(
+    "the advice",
+    place="DIR",
     help="Folder for advice.txt, advice.json, the figure of the search, and with --measure the report in report/.",
-    panel=command.OUTPUT,
 )
-@click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=command.OUTPUT)
-@click.option(
-    "--format",
-    type=command.Text(words=SHOWN, is_closed=True),
-    metavar="NAME",
-    default="rich",
-    help=f"How the advice is printed: {', '.join(SHOWN)}.",
-    panel=command.OUTPUT,
-)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.", panel=command.OUTPUT)
 @command.with_verbose
 def advise(
     model: str,

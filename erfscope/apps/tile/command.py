@@ -13,6 +13,7 @@ from erfscope.show import command
 if TYPE_CHECKING:
     from erfscope.apps.tile.budget import HaloBudget
     from erfscope.apps.tile.tile_plan import TilePlan
+    from erfscope.core import RasterOutput
 
 #: Options of how a model is built, and those of measuring that --tolerance needs.
 ASKED = command.table(
@@ -20,7 +21,6 @@ ASKED = command.table(
     *("weights", "images", "synthetic", "samples", "seed", "device"),
     input_size="Size that the model is built for, not that of the large images. Default: the model's own.",
 )
-SHOWN = ("rich", "plain", "json")
 #: Panels of the help, beside those of the options of measurements.
 TILES, RUN = "Tiles", "Run on tiles"
 #: Those of ``erfscope.apps.tile.recipes``.
@@ -93,24 +93,11 @@ TOOLS = ("monai", "nnunet", "careamics", "bioimageio", "diffusers", "torchio")
 )
 @click.option("--resume", is_flag=True, help="With --run: go on with what -o holds.", panel=RUN)
 @command.options(ASKED)
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=command.File(),
+@command.outputs(
+    "the plan",
+    place="FILE",
     help="Write the plan to a .json file, or a figure of it to .png, .svg or .pdf; with --run the output, and no plan.",
-    panel=command.OUTPUT,
 )
-@click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=command.OUTPUT)
-@click.option(
-    "--format",
-    type=command.Text(words=SHOWN, is_closed=True),
-    metavar="NAME",
-    default="rich",
-    help=f"How the plan is printed: {', '.join(SHOWN)}.",
-    panel=command.OUTPUT,
-)
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.", panel=command.OUTPUT)
 @command.with_verbose
 def tile(
     model: str,
@@ -138,8 +125,14 @@ def tile(
         raise ErfscopeError("--run needs -o FILE, where the output goes")
     if resume and image is None:
         raise ErfscopeError("--resume goes on with a run on tiles; name its image with --run FILE")
+    from erfscope.core import RasterOutput
+
+    file = RasterOutput(image, output) if image is not None and output is not None else None
+    if file is not None:
+        file.check(resume=resume, force=force)
+    elif output is not None:
+        command.check_file(output, (".json", ".png", ".svg", ".pdf"), force=force)
     if output is not None:
-        _check_output(output, image, resume=resume, force=force)
         command.refuse_inputs(output, given.get("images"))
 
     with command.importing_torch():
@@ -169,8 +162,9 @@ def tile(
     if output is not None and image is None:
         figure = None if output.lower().endswith(".json") else plan.figure(budget, tolerance)
         _write(output, document, figure, force=force)
-    elif output is not None and image is not None and plan.possible:
-        _run(model, plan, image, output, resume, asked)
+    elif file is not None and plan.possible:
+        _run(model, plan, file, resume, asked)
+        command.complain(f"wrote {output}")
     if command.chosen_format(format, as_json) == "json":
         command.print_json(document)
     else:
@@ -205,15 +199,6 @@ def _budget(model: str, plan: TilePlan, asked: dict[str, Any]) -> HaloBudget:
         return halo_budget(model, plan, **measuring, progress=show)
 
 
-def _check_output(output: str, image: str | None, *, resume: bool, force: bool) -> None:
-    from erfscope.core import RasterOutput
-
-    if image is None:
-        command.check_file(output, (".json", ".png", ".svg", ".pdf"), force=force)
-    else:
-        RasterOutput(image, output).check(resume=resume, force=force)
-
-
 def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -> None:
     """Write the figure, or the plan as JSON where there is none."""
     from erfscope.show import write
@@ -222,16 +207,14 @@ def _write(output: str, document: dict[str, Any], figure: Any, *, force: bool) -
     command.complain(f"wrote {output}")
 
 
-def _run(model: str, plan: TilePlan, image: str, output: str, resume: bool, asked: dict[str, Any]) -> None:
+def _run(model: str, plan: TilePlan, file: RasterOutput, resume: bool, asked: dict[str, Any]) -> None:
     from erfscope.apps.tile.files import tile_file
-    from erfscope.core import RasterOutput
 
     with command.progress(quiet=False) as show:
         called = None if show is None else lambda done, of: show(model, done, of)
         try:
-            tile_file(model, plan, image, output, goes_on=resume, called=called, tell=command.complain, **asked)
+            tile_file(model, plan, file, goes_on=resume, called=called, tell=command.complain, **asked)
         except KeyboardInterrupt:
-            if RasterOutput(image, output).mark.exists():
+            if file.mark.exists():
                 command.complain("the same command with --resume goes on")
             raise
-    command.complain(f"wrote {output}")

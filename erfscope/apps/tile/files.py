@@ -24,8 +24,7 @@ from erfscope.show import random_weights, weights_condition
 def tile_file(
     model: Model,
     plan: TilePlan,
-    source: str | Path,
-    target: str | Path,
+    file: RasterOutput,
     *,
     goes_on: bool = False,
     called: Callable[[int, int], None] | None = None,
@@ -39,8 +38,8 @@ def tile_file(
     Args:
         model: As for :func:`erfscope.analyze`.
         plan: Its plan.
-        source: (C, *space) or (B, C, *space) as the model takes it, in .npy; or one image in TIFF or zarr.
-        target: The file that is written; one of that name is replaced.
+        file: The output; one of its name is replaced. Its image is (C, *space) or (B, C, *space) as the model takes it,
+            in .npy; or one image in TIFF or zarr.
         goes_on: Go on with the output of a run that was stopped.
         called: Called with the number of tiles done and of all.
         **options: Those of :func:`erfscope.analyze` that build the model, its weights and device.
@@ -50,7 +49,7 @@ def tile_file(
             :func:`erfscope.run_tiled`.
         MeasurementError: the model fails.
     """
-    request, file = Request.parse(options), RasterOutput(source, target)
+    request = Request.parse(options)
     with file.image(len(plan.axes)) as x:
         check_image(x, len(plan.axes))
         output = file.begun() if goes_on else None
@@ -58,7 +57,7 @@ def tile_file(
         with open_model(model, request) as opened:
             adapter = cast(ModuleAdapter, opened.adapter)
             if output is None:
-                shape, dtype = _output_of(adapter, x, plan, source)
+                shape, dtype = _output_of(adapter, x, plan, file.source)
                 output = file.new(shape, dtype, [(axis.stride, axis.offset) for axis in plan.axes])
             run_tiled(adapter, x, plan, out=output, resume=file.mark, progress=called)
     request.tell(f"{opened.label}: {random_weights(opened) or weights_condition(opened).alone}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self
@@ -97,6 +98,25 @@ def _click_type(declared: Declared) -> click.ParamType[Any]:
             if declared.type in (kind, kind | None):
                 return number
     return Text(read=option.read, words=option.words, is_closed=option.is_closed)
+
+
+def outputs(answer: str, *, place: str, help: str) -> Decorator:
+    """The options of a command that prints one answer as text or JSON, and writes it to one place.
+
+    Args:
+        answer: What it prints, such as "the plan".
+        place: What ``-o`` names, such as "FILE".
+        help: What is written there.
+    """
+    words = ("rich", "plain", "json")
+    kinds, printed = Text(words=words, is_closed=True), f"How {answer} is printed: {', '.join(words)}."
+    options = (
+        click.option("-o", "--output", type=File(), metavar=place, help=help, panel=OUTPUT),
+        click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=OUTPUT),
+        click.option("--format", type=kinds, metavar="NAME", default="rich", help=printed, panel=OUTPUT),
+        click.option("--json", "as_json", is_flag=True, help="The same as --format json.", panel=OUTPUT),
+    )
+    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
 with_verbose = click.option(

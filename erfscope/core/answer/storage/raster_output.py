@@ -36,7 +36,7 @@ class RasterOutput:
     """
 
     def __init__(self, source: str | Path, target: str | Path) -> None:
-        self._source, self._name, self._target = Path(source), target, behind_link(target)
+        self.source, self._name, self._target = source, target, behind_link(target)
         #: The file that counts what is written, for the caller to write and to remove: only a run that was stopped
         #: leaves it.
         self.mark = Path(f"{self._target}.tiles.json")
@@ -85,13 +85,13 @@ class RasterOutput:
                 or is a folder of something else.
         """
         for file in (self._target, self.mark, self._part):
-            refuse_input(file, [self._source])
-            refuse_inside(file, [self._source])
+            refuse_input(file, [self.source])
+            refuse_inside(file, [self.source])
             if file.is_dir() and not (is_zarr(file) and self._kind == (".zarr",)):
                 raise ErfscopeError(f"{file} is a folder that no such run wrote; choose another name for the output")
         has_other = self._target.exists() and not self.mark.exists()
         self._filled = self._part if self._part.exists() or has_other else self._target
-        with open_raster(self._source, rank) as self._raster:
+        with open_raster(self.source, rank) as self._raster:
             yield self._raster.x
         if self._filled != self._target:
             with writing_to(self._target):
