@@ -150,7 +150,8 @@ def connective(node: ast.AST) -> Iterator[ast.AST]:
 def term(node: ast.AST) -> Iterator[ast.AST]:
     """Without one term of a sum, a product or a condition."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult | ast.Sub):
-        yield from (node.left, node.right)
+        yield node.left
+        yield ast.UnaryOp(ast.USub(), node.right) if isinstance(node.op, ast.Sub) else node.right
     elif isinstance(node, ast.BoolOp):
         for index in range(len(node.values)):
             kept = node.values[:index] + node.values[index + 1 :]
