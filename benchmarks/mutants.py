@@ -74,13 +74,27 @@ def drawn(rooms: list[str], count: int, seed: int) -> list[Fault]:
 # -- One fault
 
 
-class Chosen:
-    """Keeps some tests of what is collected, and the first that fails."""
+class Shown:
+    """A plugin of pytest: puts a fault into its file, keeps some tests of what is collected, and the first that
+    fails."""
 
-    def __init__(self, tests: list[str]) -> None:
-        self.tests = {*tests}
+    def __init__(self, fault: Fault | None, tests: list[str]) -> None:
+        self.fault, self.tests = fault, {*tests}
         self.ran = 0
+        self.is_imported = False
         self.by = self.why = ""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_load_initial_conftests(self) -> None:
+        # Before the finder of pytest, which finds each module of a package with a plugin, and after it is there.
+        sys.meta_path.insert(0, Replacing(self._tree_of))
+
+    def _tree_of(self, path: Path) -> ast.Module | None:
+        if self.fault is None or path != ROOT / self.fault.file:
+            return None
+        self.is_imported = True
+        trees = faulty_trees(path.read_text(), self.fault.file, self.fault.room)
+        return ast.fix_missing_locations(next(tree for each, tree in trees if each.id == self.fault.id))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
@@ -104,18 +118,13 @@ def run_tests(fault: Fault | None, tests: list[str], folder: str) -> Json:
     os.chdir(ROOT)
     # Processes that are spawned import what "python -m pytest" has.
     sys.modules["__main__"] = importlib.import_module("pytest.__main__")
-    if fault:
-        file, source = ROOT / fault.file, (ROOT / fault.file).read_text()
-        tree = next(tree for each, tree in faulty_trees(source, fault.file, fault.room) if each.id == fault.id)
-        ast.fix_missing_locations(tree)
-        sys.meta_path.insert(0, Replacing(lambda path: tree if path == file else None))
-    plugin = Chosen(tests)
+    plugin = Shown(fault, tests)
     files = [*dict.fromkeys(test.partition("::")[0] for test in tests)]
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore:Module already imported"]
     code = int(pytest.main([*options, *files], plugins=[plugin]))
     if not plugin.by and code not in (0, 5):
         plugin.by, plugin.why = "import", _end_of(folder)
-    return {"ran": plugin.ran, "by": plugin.by, "why": plugin.why[:300]}
+    return {"ran": plugin.ran, "by": plugin.by, "why": plugin.why[:300], "imported": plugin.is_imported}
 
 
 def in_fork(fault: Fault | None, tests: list[str], limit_s: float) -> Json:
@@ -132,7 +141,11 @@ def in_fork(fault: Fault | None, tests: list[str], limit_s: float) -> Json:
         os.killpg(number, signal.SIGKILL)
     os.waitpid(number, 0)
     os.close(reading)
-    found = json.loads(answer) if answer else {"ran": 0, "by": "crash" if said else "hang", "why": _end_of(folder)}
+    found = (
+        json.loads(answer)
+        if answer
+        else {"ran": 0, "by": "crash" if said else "hang", "why": _end_of(folder), "imported": True}
+    )
     shutil.rmtree(folder, ignore_errors=True)
     return found
 

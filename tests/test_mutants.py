@@ -135,6 +135,7 @@ def test_a_fault_is_seen_by_the_test_that_fails(tmp_path, monkeypatch):
     (fault,) = [each for each, _ in faulty_trees(source, "tiny.py", "maps") if each.kind == "operator"]
     seconds = dict.fromkeys(tests, 0.1)
     line = mutants.show(fault, tests, seconds, identity=False)
+    assert line["imported"]
     assert (line["seen"], line["by"], line["ran"]) == (True, "test_tiny.py::test_of_two", 2)
     assert line["why"] == "AssertionError: wrong"
     line = mutants.show(fault, tests, seconds, identity=True)
