@@ -32,6 +32,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from hashlib import sha256
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NoReturn
@@ -40,8 +41,8 @@ import pytest
 from mutant_kinds import Fault, faulty_trees
 from mutant_reach import ROOMS, ROOT, RecordedTests, Replacing, file_of, gather, sources
 
-#: Tests of one process: most faults are seen by the first of them.
-BATCHES = (40, 200, 10_000)
+#: Tests of a process, from the first to the last of those chosen: most faults are seen by the first batch.
+BATCHES = (0, 40, 240, 10_000)
 WARM = ("torch", "torchvision", "timm", "captum.attr", "numpy", "scipy.stats", "cv2", "rich.console", "rich_click",
         "matplotlib.figure", "PIL.Image", "msgspec", "safetensors.torch", "jinja2", "pytest", "psutil")  # fmt: skip
 Json = dict[str, Any]
@@ -141,11 +142,8 @@ def in_fork(fault: Fault | None, tests: list[str], limit_s: float) -> Json:
         os.killpg(number, signal.SIGKILL)
     os.waitpid(number, 0)
     os.close(reading)
-    found = (
-        json.loads(answer)
-        if answer
-        else {"ran": 0, "by": "crash" if said else "hang", "why": _end_of(folder), "imported": True}
-    )
+    lost = {"ran": 0, "by": "crash" if said else "hang", "why": _end_of(folder), "imported": True}
+    found = json.loads(answer) if answer else lost
     shutil.rmtree(folder, ignore_errors=True)
     return found
 
@@ -169,16 +167,19 @@ def _begin(fault: Fault | None, tests: list[str], folder: str, writing: int) -> 
 
 
 def show(fault: Fault, tests: list[str], seconds: dict[str, float], identity: bool) -> Json:
-    """Show a fault to its tests, in batches, until one fails."""
+    """Show a fault to its tests, in batches, until one fails that fails alone too."""
     begin = time.perf_counter()
     line: Json = {**asdict(fault), "tests": len(tests), "ran": 0, "by": "", "why": ""}
-    rest = tests
-    for size in BATCHES:
-        batch, rest = rest[:size], rest[size:]
-        if batch and not line["by"]:
-            limit_s = 120 + 4 * sum(seconds[test] for test in batch)
-            found = in_fork(None if identity else fault, batch, limit_s)
-            line |= {**found, "ran": line["ran"] + found["ran"]}
+    planted = None if identity else fault
+    waiting = [batch for first, last in pairwise(BATCHES) if (batch := tests[first:last])]
+    while waiting and not line["by"]:
+        batch = waiting.pop(0)
+        found = in_fork(planted, batch, 120 + 4 * sum(seconds[test] for test in batch))
+        line |= {**found, "ran": line["ran"] + found["ran"]}
+        if found["by"] in batch and not in_fork(planted, [found["by"]], 120 + 4 * seconds[found["by"]])["by"]:
+            # It fails after another test, whatever the source.
+            line |= {"by": "", "why": ""}
+            waiting.insert(0, [test for test in batch if test != found["by"]])
     return {**line, "seen": bool(line["by"]), "seconds": round(time.perf_counter() - begin, 1)}
 
 

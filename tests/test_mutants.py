@@ -125,19 +125,21 @@ def test_a_fault_is_seen_by_the_test_that_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(mutants, "ROOT", tmp_path)
     source = "def total(a, b):\n    return a + b\n"
     (tmp_path / "tiny.py").write_text(source)
-    tests = ["test_tiny.py::test_of_zero", "test_tiny.py::test_of_two"]
+    names = ("test_of_zero", "test_first", "test_before", "test_of_two")
+    tests = [f"test_tiny.py::{name}" for name in names]
     (tmp_path / "test_tiny.py").write_text(
         "from tiny import total\n"
         "def test_of_zero(): assert total(3, 0) == 3\n"
+        "def test_first(): test_first.is_over = True\n"
+        "def test_before(): assert not hasattr(test_first, 'is_over')\n"
         "def test_of_two(): assert total(3, 2) == 5, 'wrong'\n"
         "def test_of_none(): raise KeyError\n"
     )
     (fault,) = [each for each, _ in faulty_trees(source, "tiny.py", "maps") if each.kind == "operator"]
     seconds = dict.fromkeys(tests, 0.1)
     line = mutants.show(fault, tests, seconds, identity=False)
-    assert line["imported"]
-    assert (line["seen"], line["by"], line["ran"]) == (True, "test_tiny.py::test_of_two", 2)
+    assert (line["seen"], line["by"], line["imported"]) == (True, "test_tiny.py::test_of_two", True)
     assert line["why"] == "AssertionError: wrong"
     line = mutants.show(fault, tests, seconds, identity=True)
-    assert (line["seen"], line["by"], line["ran"]) == (False, "", 2)
+    assert (line["seen"], line["by"], line["why"]) == (False, "", "")
     assert (tmp_path / "tiny.py").read_text() == source
