@@ -179,7 +179,8 @@ def show(fault: Fault, tests: list[str], seconds: dict[str, float], identity: bo
         if found["by"] in batch and not in_fork(planted, [found["by"]], 120 + 4 * seconds[found["by"]])["by"]:
             # It fails after another test, whatever the source.
             line |= {"by": "", "why": ""}
-            waiting.insert(0, [test for test in batch if test != found["by"]])
+            if rest := [test for test in batch if test != found["by"]]:
+                waiting.insert(0, rest)
     return {**line, "seen": bool(line["by"]), "seconds": round(time.perf_counter() - begin, 1)}
 
 
