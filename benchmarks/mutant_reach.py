@@ -1,4 +1,4 @@
-"""Which test enters which function of the rooms that ``mutants.py`` puts faults into, and how long it takes.
+"""Which test enters which function of the rooms that ``mutants.py`` puts faults into, and its seconds of a processor.
 
 A plugin of pytest (``gather``), what it has written (``RecordedTests``), and how a module is loaded from another tree.
 """
@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -85,8 +84,8 @@ class Replacing:
 
 
 class Gathering:
-    """Writes a line for each test: its seconds, whether it failed, the functions it entered, and the fixtures and the
-    file it shares with others; and one for each of these, with the functions entered for it."""
+    """Writes a line for each test: its seconds of a processor, whether it failed, the functions it entered, the
+    fixtures and the file it shares with others; and one for each of these, with the functions entered for it."""
 
     def __init__(self, folder: Path) -> None:
         self.entered: set[str] = set()
@@ -123,9 +122,9 @@ class Gathering:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[Any]:
         self.entered.clear()
-        begin = time.perf_counter()
+        begin = sum(os.times()[:4])
         result = yield
-        seconds = round(time.perf_counter() - begin, 4)
+        seconds = round(sum(os.times()[:4]) - begin, 2)
         fixtures = [definitions[-1] for definitions in item._fixtureinfo.name2fixturedefs.values()]
         shares = [_fixture_name(each) for each in fixtures if each.scope != "function"]
         name = item.nodeid
@@ -155,12 +154,12 @@ def gather(folder: Path, arguments: list[str]) -> int:
     folder.mkdir(parents=True)
     paths = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])
     environment = {**os.environ, "PYTHONPATH": paths, "PYTEST_PLUGINS": "mutant_reach", FOLDER: str(folder.resolve())}
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--timeout=1200", *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
 class RecordedTests:
-    """What the tests of a run without fault entered, and how long they took."""
+    """What the tests of a run without fault entered, and how long they took a processor."""
 
     def __init__(self, folder: Path) -> None:
         #: By function, ``file::function``, and by file.

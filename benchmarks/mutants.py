@@ -7,7 +7,8 @@
 
 A fault (``mutant_kinds.py``) is compiled in the place of its file in a process of its own, forked from one that has
 imported PyTorch; no file is changed. Of the tests that enter the faulty function, the quickest of each file come
-first, until one fails, or ``--budget`` seconds of tests have passed. A process that a test starts anew has no fault.
+first, until one fails, or ``--budget`` seconds of a processor are spent. A process that a test starts anew has no
+fault.
 mutmut and cosmic-ray draw no sample by room, and would import PyTorch anew for each of the faults, which takes longer
 than most of these tests.
 """
@@ -17,9 +18,11 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import ctypes
 import importlib
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -45,6 +48,10 @@ from mutant_reach import ROOMS, ROOT, RecordedTests, Replacing, file_of, gather,
 BATCHES = (0, 40, 240, 10_000)
 WARM = ("torch", "torchvision", "timm", "captum.attr", "numpy", "scipy.stats", "cv2", "rich.console", "rich_click",
         "matplotlib.figure", "PIL.Image", "msgspec", "safetensors.torch", "jinja2", "pytest", "psutil")  # fmt: skip
+#: PR_SET_PDEATHSIG of linux/prctl.h.
+DIES_WITH_PARENT = 1
+#: Bytes that a process may address: a fault may ask for any number.
+MEMORY = 12 << 30
 Json = dict[str, Any]
 
 
@@ -121,22 +128,34 @@ def run_tests(fault: Fault | None, tests: list[str], folder: str) -> Json:
     sys.modules["__main__"] = importlib.import_module("pytest.__main__")
     plugin = Shown(fault, tests)
     files = [*dict.fromkeys(test.partition("::")[0] for test in tests)]
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore:Module already imported"]
+    options = [
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "--timeout=1200",
+        "-W",
+        "ignore:Module already imported",
+    ]
     code = int(pytest.main([*options, *files], plugins=[plugin]))
     if not plugin.by and code not in (0, 5):
         plugin.by, plugin.why = "import", _end_of(folder)
     return {"ran": plugin.ran, "by": plugin.by, "why": plugin.why[:300], "imported": plugin.is_imported}
 
 
-def in_fork(fault: Fault | None, tests: list[str], limit_s: float) -> Json:
-    """Run tests in a process of their own; one that crashes or hangs has seen the fault."""
+def in_fork(fault: Fault | None, tests: list[str], seconds: float) -> Json:
+    """Run tests, which take a processor some seconds, in a process of their own; one that crashes or takes much longer
+    has seen the fault."""
     folder = tempfile.mkdtemp(prefix="mutant-")
     reading, writing = os.pipe()
     number = os.fork()
     if not number:
+        resource.setrlimit(resource.RLIMIT_CPU, (int(60 + 4 * seconds),) * 2)
         _begin(fault, tests, folder, writing)
     os.close(writing)
-    said, _, _ = select.select([reading], [], [], limit_s)
+    said, _, _ = select.select([reading], [], [], 600 + 20 * seconds)
     answer = os.read(reading, 1 << 16) if said else b""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(number, signal.SIGKILL)
@@ -155,6 +174,8 @@ def _end_of(folder: str) -> str:
 
 def _begin(fault: Fault | None, tests: list[str], folder: str, writing: int) -> NoReturn:
     os.setsid()
+    ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     out = os.open(f"{folder}/out", os.O_WRONLY | os.O_CREAT)
     for stream in (1, 2):
         os.dup2(out, stream)
@@ -174,9 +195,9 @@ def show(fault: Fault, tests: list[str], seconds: dict[str, float], identity: bo
     waiting = [batch for first, last in pairwise(BATCHES) if (batch := tests[first:last])]
     while waiting and not line["by"]:
         batch = waiting.pop(0)
-        found = in_fork(planted, batch, 120 + 4 * sum(seconds[test] for test in batch))
+        found = in_fork(planted, batch, sum(seconds[test] for test in batch))
         line |= {**found, "ran": line["ran"] + found["ran"]}
-        if found["by"] in batch and not in_fork(planted, [found["by"]], 120 + 4 * seconds[found["by"]])["by"]:
+        if found["by"] in batch and not in_fork(planted, [found["by"]], seconds[found["by"]])["by"]:
             # It fails after another test, whatever the source.
             line |= {"by": "", "why": ""}
             if rest := [test for test in batch if test != found["by"]]:
@@ -240,7 +261,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rooms", default=",".join(ROOMS))
     made.add_argument("--count", type=int, default=400, help="faults of all rooms")
     made.add_argument("--seed", type=int, default=0)
-    made.add_argument("--budget", type=float, default=90, help="seconds of tests for a fault")
+    made.add_argument("--budget", type=float, default=60, help="seconds of a processor for the tests of a fault")
     made.add_argument("--jobs", type=int, default=2)
     made.add_argument("--identity", action="store_true", help="without the faults: nothing must be seen")
     made.add_argument("--report", type=Path)
