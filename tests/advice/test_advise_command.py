@@ -142,3 +142,11 @@ def test_structure_of_channels_by_the_thousand_takes_less_than_a_second():
     start = time.thread_time()
     structure_of(loaded)
     assert time.thread_time() - start < 1
+
+
+@pytest.mark.parametrize("command", ["advise", "tile"])
+def test_json_that_is_asked_for_wins_over_the_format_of_a_settings_file(command, capsys):
+    Path("pyproject.toml").write_text('[tool.erfscope]\nformat = "plain"\n')
+    with pytest.raises(SystemExit):
+        main([command, "nets.py:stack", "--input-size", "24", "--json"])
+    assert json.loads(capsys.readouterr().out)

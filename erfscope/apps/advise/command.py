@@ -70,7 +70,7 @@ def advise(
     output: str | None,
     force: bool,
     format: str,
-    as_json: bool,
+    json: bool,
     verbose: bool,
     **given: Any,
 ) -> int:
@@ -93,7 +93,7 @@ def advise(
         advice = run(model, measure=measure, target=target, budget=budget, time=time, **asked, **kept, progress=show)
     if output is not None:
         _write(advice, Path(output))
-    if command.chosen_format(format, as_json) == "json":
+    if command.chosen_format(format, json) == "json":
         command.print_json(advice.to_json())
     else:
         command.Screen(plain=format == "plain").print(terminal.draw_parts(advice.parts(everything=everything)))

@@ -113,7 +113,7 @@ def tile(
     output: str | None,
     force: bool,
     format: str,
-    as_json: bool,
+    json: bool,
     verbose: bool,
     **given: Any,
 ) -> int:
@@ -152,7 +152,7 @@ def tile(
         if output is not None or memory is not None or tolerance is not None or tool is not None:
             names = ", ".join(each.wrt for each in plans)
             raise ErfscopeError(f"{model} takes several inputs ({names}): name the one that is cut with --wrt")
-        return _show_each(plans, format, as_json=as_json)
+        return _show_each(plans, format, json=json)
     costs = tile_costs(plan, image_size, memory) if plan.possible else ()
     if memory is not None and plan.possible and len(costs) == 1:
         command.complain(f"no tile fits a memory of {memory:,} bytes")
@@ -165,7 +165,7 @@ def tile(
     elif file is not None and plan.possible:
         _run(model, plan, file, resume, asked)
         command.complain(f"wrote {output}")
-    if command.chosen_format(format, as_json) == "json":
+    if command.chosen_format(format, json) == "json":
         command.print_json(document)
     else:
         parts = plan.parts(costs, image_size, budget=budget, tolerance=tolerance)
@@ -175,11 +175,11 @@ def tile(
     return 0 if plan.possible else 3
 
 
-def _show_each(plans: Sequence[TilePlan], format: str, *, as_json: bool) -> int:
+def _show_each(plans: Sequence[TilePlan], format: str, *, json: bool) -> int:
     """Print the plan for each of several inputs."""
     from erfscope.apps.tile.shown import plan_json
 
-    if command.chosen_format(format, as_json) == "json":
+    if command.chosen_format(format, json) == "json":
         command.print_json({"inputs": [plan_json(plan, (), budget=None, tolerance=None) for plan in plans]})
     else:
         screen = command.Screen(plain=format == "plain")

@@ -114,7 +114,7 @@ def outputs(answer: str, *, place: str, help: str) -> Decorator:
         click.option("-o", "--output", type=File(), metavar=place, help=help, panel=OUTPUT),
         click.option("--force", is_flag=True, help="Overwrite what -o names.", panel=OUTPUT),
         click.option("--format", type=kinds, metavar="NAME", default="rich", help=printed, panel=OUTPUT),
-        click.option("--json", "as_json", is_flag=True, help="The same as --format json.", panel=OUTPUT),
+        click.option("--json", is_flag=True, help="The same as --format json.", panel=OUTPUT),
     )
     return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
 
