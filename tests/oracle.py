@@ -187,31 +187,20 @@ class Seen:
     def trf(self, unit):
         return self.fields.trf(self.node, self.layout, unit)
 
+    def read(self, unit):
+        return lambda y: weighted(self.layout.to_map(y)[(slice(None), slice(None), *unit)])
+
+    def numbers(self):
+        shape = (1, self.channels, *self.space)
+        return torch.rand(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.5
+
     def support(self, unit):
-        """For every axis the (first, last) cell with a gradient, None if there is none. Nothing is shared with
-        what is tested.
-        """
-        generator = torch.Generator().manual_seed(1)
-        x = (torch.rand(1, self.channels, *self.space, generator=generator, dtype=torch.float64) + 0.5).requires_grad_(
-            True
-        )
-        with sound_norms():
-            out = self.layout.to_map(self.module(x))
-        weights = torch.rand(out.shape[1], generator=generator, dtype=torch.float64) + 0.5
-        (gradient,) = torch.autograd.grad((out[(0, slice(None), *unit)] * weights).sum(), x)
-        seen = (gradient != 0).any(dim=1)[0].numpy()
-        return tuple((int(cells.min()), int(cells.max())) for cells in np.nonzero(seen)) if seen.any() else None
+        """Along each axis the (first, last) cell with a gradient, None if there is none."""
+        return support(self.module, self.numbers(), self.read(unit))
 
     def sees_outside(self, unit, box):
         """Whether anything changes at the unit where everything outside a box of the input does."""
-        inside = (..., *(slice(first, last + 1) for first, last in box))
-        found = []
-        for number in (0.5, 1e4):
-            x = torch.full((1, self.channels, *self.space), number, dtype=torch.float64)
-            x[inside] = torch.rand(x[inside].shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-            with torch.no_grad():
-                found.append(self.layout.to_map(self.module(x))[(0, slice(None), *unit)])
-        return not torch.equal(*found)
+        return sees_outside(self.module, self.numbers(), self.read(unit), box)
 
 
 def units_of(space):

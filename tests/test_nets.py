@@ -20,25 +20,20 @@ import numpy as np
 import pytest
 import torch
 from nets import NETS, Net, Positions
-from oracle import Index, output_of, plain_gradient, plain_map, positive, sees_outside, support, weighted
+from oracle import Index, output_of, plain_gradient, plain_map, positive, sees_outside, support, units_of, weighted
+from plain import graph_map
 from replay import assert_marks_are_what_hooks_see, assert_same_derivative
 from torch import Tensor
 
 import erfscope
 from erfscope import ErfscopeError
-from erfscope.core import OpenModel, Unit
-from erfscope.core.answer.convention import convention_of
-from erfscope.core.graph.run import Forward
+from erfscope.core import OpenModel
 from erfscope.core.graph.site import Site
-from erfscope.core.run.attribution import GraphForward, Question, of_units
-from erfscope.core.system.containers import tensors_of
-from erfscope.core.values.unit import box_at, inside
 
 #: Largest relative L1 difference of two right maps.
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
 #: Finding that says that the layout was chosen among several.
 ASSUMED = "assumed_layout"
-CONVENTION = convention_of((weighted, lambda g: g.abs().sum(1)))
 RUNS = {"default": {"batch_size": 4}, "whole": {"batch_size": 4, "plain": True}}
 #: Where images of a batch meet.
 ALONE = {"one by one": {"batch_size": 1}}
@@ -96,14 +91,6 @@ class Bench:
         mean = torch.stack([each for each in maps if each.sum() > 0]).mean(0)
         mean = mean if self.net.convention == "luo" else mean.sqrt()
         return (mean / mean.sum()).double().numpy()
-
-
-def some(grid: Index, count: int = 5) -> list[Index]:
-    """Units worth looking at: the corners, the middle and others off the middle."""
-    last = tuple(side - 1 for side in grid)
-    chosen = {(0,) * len(grid), last, tuple(side // 2 for side in grid), tuple(side // 3 for side in grid)}
-    chosen.add((last[0], *(0 for _ in grid[1:])))
-    return sorted(chosen)[:count]
 
 
 # --- recorded: the graph is the module
@@ -167,7 +154,7 @@ def check_field(bench: Bench) -> Iterator[str]:
     x = torch.rand(1, *bench.x.shape[1:], generator=torch.Generator().manual_seed(1), dtype=bench.x.dtype) + 0.5
     for site in bench.sites:
         # Of a gradient that is another one, or of chance, a change of the input says nothing.
-        for unit in () if site.plain_reason else some(site.space):
+        for unit in () if site.plain_reason else units_of(site.space):
 
             def read(y: Any, site: Site = site, unit: Index = unit) -> Tensor:
                 return weighted(site.layout.to_map(y)[(slice(None), slice(None), *unit)])
@@ -199,7 +186,7 @@ def check_cropped(bench: Bench) -> Iterator[str]:
             yield f"the model itself is run for {reason!r}, not for {bench.net.plain!r}"
         if reason or bench.model.recording.needed_numbers:
             continue
-        for unit in some(site.space, 3):
+        for unit in units_of(site.space)[:3]:
             truth = plain_map(bench.module, x, site.layer, unit, to_map=site.layout.to_map)
             try:
                 site.trf(unit)
@@ -208,13 +195,7 @@ def check_cropped(bench: Bench) -> Iterator[str]:
                     yield str(error)
                 continue
             (crop,) = bench.model.crops(site, [unit], images=len(x))
-            units, part = [Unit(index=(0,))], x[inside(crop.image)]
-            forward = GraphForward(Forward(crop, tensors_of(bench.module)), [low for low, _ in crop.image])
-            question = Question(site=site, units=units, convention=CONVENTION)
-            ((found,),) = of_units([(forward, units)], part, question, range(len(x)))
-            whole = torch.zeros_like(truth)
-            box = box_at(found.origin or (0,) * len(bench.net.size), found.maps.shape[1:])
-            whole[inside(box)] = found.maps
+            whole = graph_map(bench.model, site, crop, x, truth.shape)
             off = (whole - truth).abs().flatten(1).sum(1)
             if not bool((off <= TOLERANCE[bench.net.dtype] * truth.abs().flatten(1).sum(1)).all()):
                 yield f"{site.layer} {unit} is {off.tolist()} off by what it needs"

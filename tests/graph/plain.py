@@ -34,7 +34,7 @@ def graph_map(model, site, crop, x, shape):
     ((found,),) = of_units([(forward, units)], part, question, range(len(x)))
     if found.origin is None:
         return found.maps
-    full = torch.zeros(shape, dtype=torch.float64)
+    full = torch.zeros(shape, dtype=found.maps.dtype)
     full[inside(box_at(found.origin, found.maps.shape[1:]))] = found.maps
     return full
 
