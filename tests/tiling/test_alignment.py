@@ -68,6 +68,7 @@ ALIGNED: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, int]]] = {
     "unpooling": (unpooled(2, 2, 0), (2, 2)),
     "unpooling of windows that overlap": (unpooled(3, 2, 1), (2, 2)),
     "unpooling by three": (unpooled(3, 3, 0), (3, 3)),
+    "row by row": (lambda y: torch.stack([2 * y[:, :, i] for i in range(y.shape[2])], 2), (1, 1)),
     "nothing": (lambda y: y.tanh(), (1, 1)),
 }
 
@@ -94,6 +95,7 @@ def test_tiles_begin_where_every_operation_begins_anew(kind: str) -> None:
     [
         (lambda y: y * (y.shape[-1] / 30), "mul takes a number that it makes of the size of its input"),
         (lambda y: y + y.shape[-2], "add takes a number that it makes of the size of its input"),
+        (lambda y: F.avg_pool2d(F.pad(y, (0, y.shape[-1] % 2)), 3, 1, 1)[..., : y.shape[-1]], "at another size"),
         (written((slice(3, 9), ALL)), "reads positions at uneven distances"),
     ],
 )

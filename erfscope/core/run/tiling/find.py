@@ -7,12 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import fx
 
-from erfscope.core.graph.graph import name_of
 from erfscope.core.graph.named import RETURNED
-from erfscope.core.graph.places import describe
 from erfscope.core.graph.record import UNRECORDED
 from erfscope.core.graph.recording import Recording
 from erfscope.core.graph.rules.reading import FloatArray, IntArray
@@ -20,6 +16,7 @@ from erfscope.core.run.engine.cost import forward_bytes
 from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.tiling.plan import TileAxis, Tiling, sides_along
 from erfscope.core.run.tiling.reach import Kind, Obstacle, Reach, is_map, reach_of
+from erfscope.core.run.tiling.sizes import chosen_by_size
 from erfscope.core.system.containers import Path
 from erfscope.core.values.errors import ErfscopeError, MeasurementError
 from erfscope.core.values.input_size import Size
@@ -232,9 +229,7 @@ def _tile_axis(axis: Reach, tile: int) -> TileAxis:
 
 def _confirmed(plan: Tiling, axes: Sequence[Reach], open_at: Opener, name: str, recording: Recording) -> Tiling:
     """The plan with the memory of one tile, if the model treats a tile's crop as it does the image of a recording."""
-    sides = plan.crop
-    if sides == tuple(axis.size for axis in axes):
-        sides = tuple(side + step for side, step in zip(sides, plan.alignment, strict=True))
+    sides = tuple(map(_other_side, plan.crop, axes))
     try:
         loaded = open_at(sides)
         tiles, _ = reach_of(loaded.recording, name, plan.wrt)
@@ -244,28 +239,21 @@ def _confirmed(plan: Tiling, axes: Sequence[Reach], open_at: Opener, name: str, 
         return _blocked(
             plan, f"gives other units on a crop of {size_text(sides)}; its padding or resizing depends on the size"
         )
-    if where := _number_of_size(recording, loaded.recording):
-        return _blocked(plan, f"{where} takes a number that it makes of the size of its input; make it a constant")
+    if where := chosen_by_size(recording, loaded.recording, name):
+        more = "or is another one, or reads other channels or weights, at another size; do the same at all sizes"
+        return _blocked(
+            plan, f"{where} takes a number that it makes of the size of its input, {more}, and pad images beforehand"
+        )
     share = math.prod(plan.crop) / math.prod(sides)
     return replace(plan, memory=round(forward_bytes(loaded.recording.graph) * share))
 
 
-def _number_of_size(one: Recording, other: Recording) -> str:
-    """The first elementwise operation whose numbers differ between two recordings of one model; "" for none."""
-    for mine, theirs in zip(_elementwise(one), _elementwise(other), strict=False):
-        if name_of(mine) != name_of(theirs):
-            break
-        # In words, since NaN is unlike itself.
-        numbers = [[repr(item) for item in node.args if isinstance(item, int | float)] for node in (mine, theirs)]
-        if numbers[0] != numbers[1]:
-            return describe(mine)
-    return ""
-
-
-def _elementwise(recording: Recording) -> Iterator[fx.Node]:
-    for node in recording.graph.nodes:
-        if node in recording.graph.live and torch.Tag.pointwise in getattr(node.target, "tags", ()):
-            yield node
+def _other_side(side: int, axis: Reach) -> int:
+    """The next side at which what repeats itself only after two or three periods, as padding may, differs from that at
+    the axis' own."""
+    while math.gcd((side - axis.size) // axis.period, 6) > 1:
+        side += axis.period
+    return side
 
 
 def _blocked(plan: Tiling, why: str) -> Tiling:

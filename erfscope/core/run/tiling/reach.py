@@ -15,23 +15,20 @@ from torch import fx
 
 from erfscope.core.graph.ends import CLIPPED, LOCAL, SIGNS
 from erfscope.core.graph.field import Fields
-from erfscope.core.graph.graph import name_of, shape_of
+from erfscope.core.graph.graph import shape_of
 from erfscope.core.graph.places import Place, extend, module_of
 from erfscope.core.graph.recording import FIRST, Recording
-from erfscope.core.graph.rules.products import ATTENTION
 from erfscope.core.graph.rules.reading import (
     ABSENT,
-    COPIES,
     Call,
     Dims,
     Edge,
     FloatArray,
     IntArray,
-    Shape,
     Taps,
     call_of,
-    edges_of,
 )
+from erfscope.core.run.tiling.tables import is_table, shuts_seam, tables_of
 from erfscope.core.values.errors import ErfscopeError, MeasurementError
 from erfscope.core.values.layout import Layout
 from erfscope.core.values.names import IMAGE
@@ -39,12 +36,8 @@ from erfscope.core.values.names import IMAGE
 Kind = Literal["global", "unknown", "wraps", "sized", "uneven", "table"]
 #: Neighbours among so few cells may lie half an image apart.
 FEW = 8
-#: What is added to a product of attention that is to count for nothing.
-MASKED_BIAS = -50
 #: Patterns of taps are looked for among so many indices.
 LONGEST_PATTERN = 256
-#: Operations that fill a tensor with one number.
-ONE_NUMBER = ("zeros_like", "ones_like", "full_like")
 #: Finer steps between two cells are rounding.
 FINEST = 4096
 
@@ -122,7 +115,7 @@ def reach_of(recording: Recording, layer: str, wrt: str = IMAGE) -> tuple[tuple[
     axes = tuple(_reach(fields, way, seen.node, axis) for axis in range(len(fields.sizes)))
     axes = tuple(replace(axis, period=math.lcm(axis.period, grain)) for axis, grain in zip(axes, grains, strict=True))
     obstacles = [obstacle for node in way for obstacle in _obstacles(fields, node)]
-    masked = [module_of(node) for node in way for edge in _tables_of(fields, node) if _shuts_seam(fields, node, edge)]
+    masked = [module_of(node) for node in way for edge in tables_of(fields, node) if shuts_seam(fields, node, edge)]
     stay = (one for one in obstacles if one.operation != "roll" or not any(m.startswith(one.module) for m in masked))
     return axes, tuple(dict.fromkeys(stay))
 
@@ -198,10 +191,8 @@ def _period(read: Taps) -> int:
 
 
 def _crop_margin(fields: Fields, edge: Edge, before: list[tuple[Place, ...]], axis: int) -> tuple[int, int]:
-    """How far inside the image padding stands for cells that exist, as it does behind a slice of a map; cells on the
-    other side of the image are those of a map that was rolled.
-    """
-    cut = [0, 0]
+    """How far inside the image padding stands for cells that exist, as it does behind a slice of a map."""
+    cut, size = [0, 0], fields.sizes[axis]
     if not edge.steps or not isinstance(edge.steps[0], Dims):
         return 0, 0
     ends, place, shape = fields.every_end[edge.source][axis][LOCAL], before[0][axis], shape_of(edge.source)
@@ -209,15 +200,21 @@ def _crop_margin(fields: Fields, edge: Edge, before: list[tuple[Place, ...]], ax
         if not isinstance(read, Taps) or ends.shape[1 + dim] == 1:
             continue
         spots = read.unbounded[read.unbounded != ABSENT]
-        beyond = np.array([-1, shape[dim]])
-        slopes = (place.slope_along(dim) * SIGNS).astype(np.float32)
-        first, last = np.moveaxis(extend(ends, 1 + dim, beyond, slopes, np.inf), 1 + dim, 1)
-        first, last = first[0][np.isfinite(first[0])], -last[1][np.isfinite(last[1])]
-        if (spots < 0).any() and first.size:
-            cut[0] = max(cut[0], int(first.max()) + 1)
-        if (spots >= shape[dim]).any() and last.size:
-            cut[1] = max(cut[1], fields.sizes[axis] - int(last.min()))
-    return (0, 0) if max(cut) > fields.sizes[axis] // 2 else (cut[0], cut[1])
+        beyond, slope = np.array([-1, shape[dim]]), place.slope_along(dim)
+        further = extend(ends, 1 + dim, beyond, (slope * SIGNS).astype(np.float32), np.inf)
+        first, last = np.moveaxis(further * SIGNS.reshape(-1, *(1,) * (further.ndim - 1)), 1 + dim, 1)
+        low = np.moveaxis(ends[0], dim, 0)
+        with np.errstate(invalid="ignore"):  # inf - inf, where a unit sees nothing
+            # Not of mirrored copies in the batch, whose cells go the other way.
+            known = np.stack([low[1] - low[0], low[-1] - low[-2]]) * slope >= 0
+        for side, is_padded in enumerate([(spots < 0).any(), (spots >= shape[dim]).any()]):
+            if not is_padded or not (here := known[side] & np.isfinite(first[side])).any():
+                continue
+            if (side == 0) == (slope >= 0):
+                cut[0] = max(cut[0], int(first[side][here].max()) + 1)
+            else:
+                cut[1] = max(cut[1], size - int(last[side][here].min()))
+    return cut[0], cut[1]
 
 
 def _obstacles(fields: Fields, node: fx.Node) -> Iterator[Obstacle]:
@@ -233,44 +230,13 @@ def _obstacles(fields: Fields, node: fx.Node) -> Iterator[Obstacle]:
         shape = shape_of(edge.source)
         for step, places in zip(edge.steps, before, strict=True):
             for dim, read in enumerate(step.reads if isinstance(step, Dims) else ()):
-                varies = any(place.varies_along(dim) for place in places[:-1])
-                if isinstance(read, Taps) and varies and (kind := _kind(call, read, shape[dim])):
+                tables = [place.table for place in places[:-1] if place.varies_along(dim)]
+                if isinstance(read, Taps) and tables and (kind := _kind(call, read, shape[dim], tables)):
                     yield Obstacle(kind, call.name, module_of(node))
             shape = step.shape
-    for edge in _tables_of(fields, node):
-        if _is_table(fields, node, edge) and not _shuts_seam(fields, node, edge):
+    for edge in tables_of(fields, node):
+        if is_table(fields, node, edge) and not shuts_seam(fields, node, edge):
             yield Obstacle("table", call.name, module_of(node))
-
-
-def _tables_of(fields: Fields, node: fx.Node) -> list[Edge]:
-    """Tensors that an operation reads and that do not depend on the image."""
-    positions, graph = fields.positions, fields.positions.graph
-    # What comes from another input is cut as this one is.
-    others = frozenset() if positions.image in graph.inputs else graph.live
-    return [
-        edge for edge in edges_of(node, positions.numbers) if edge.source not in positions and edge.source not in others
-    ]
-
-
-def _shuts_seam(fields: Fields, node: fx.Node, edge: Edge) -> bool:
-    """Whether a table shuts attention in windows between cells from opposite sides of the image, and no other."""
-    numbers, edges = fields.positions.numbers(edge.source), fields.positions.edges
-    while (reads := edges.get(node)) and reads[0].mixing != ATTENTION:
-        node = reads[0].source
-    if numbers is None or numbers.ndim < 3 or numbers.shape[-1] != numbers.shape[-2] or not reads:
-        return False
-    table, side = numbers.detach().cpu().numpy(), numbers.shape[-1]
-    table = table.reshape(-1, side, side)
-    torn = np.zeros((1, 1, 1), dtype=bool)
-    for ends, size in zip(fields.every_end[reads[0].source], fields.sizes, strict=True):
-        # Of the queries: windows by their cells, those of the first image first.
-        if ends.shape[-2] not in (1, side):
-            return False
-        first = np.broadcast_to(ends[CLIPPED][0][..., :1], (*ends.shape[1:-2], side, 1)).reshape(-1, side)
-        first = first[: len(table)].astype(float)
-        torn = torn | (np.abs(first[:, :, None] - first[:, None]) > size / 2)
-    shut = table if table.dtype == bool else table <= MASKED_BIAS
-    return bool(torn.any() and (shut == torn).all() and (table[shut == 0] == 0).all())
 
 
 def _is_torn(fields: Fields, node: fx.Node) -> bool:
@@ -284,8 +250,9 @@ def _is_torn(fields: Fields, node: fx.Node) -> bool:
     return False
 
 
-def _kind(call: Call, read: Taps, size: int) -> Kind | None:
-    """Why the positions that are read along a dimension depend on how many there are; None where they do not."""
+def _kind(call: Call, read: Taps, size: int, tables: Sequence[FloatArray]) -> Kind | None:
+    """Why the positions that are read along a dimension, with these places, depend on how many there are; None where
+    they do not."""
     rows, inside = read.unbounded, read.inside
     if "adaptive" in call.name or (call.args.get("align_corners") and len(rows) != size):
         return "sized"
@@ -298,39 +265,16 @@ def _kind(call: Call, read: Taps, size: int) -> Kind | None:
     there = (rows != ABSENT).any(1)
     low = np.where(rows != ABSENT, rows, np.iinfo(np.intp).max).min(1)[there]
     high = rows.max(1)[there]
-    return None if _is_even(low, high) else "uneven"
+    return None if _is_even(low, high, tables) else "uneven"
 
 
-def _is_even(low: IntArray, high: IntArray) -> bool:
-    """Whether what is read moves on by as much after every so many positions."""
+def _is_even(low: IntArray, high: IntArray, tables: Sequence[FloatArray]) -> bool:
+    """Whether what is read moves on by as much after every so many positions: on the image, not to the next one."""
     if len(low) < 2:
         return True
     for period in range(1, len(low) // 2 + 1):
-        by = low[period] - low[0]
-        if by and (low[period:] - low[:-period] == by).all() and (high[period:] - high[:-period] == by).all():
+        by, spots = low[period] - low[0], np.clip(low[[0, period]], 0, len(tables[0]) - 1)
+        is_elsewhere = by and any(np.ptp(table[spots]) != 0 for table in tables)
+        if is_elsewhere and all((ends[period:] - ends[:-period] == by).all() for ends in (low, high)):
             return True
-    return False
-
-
-def _is_table(fields: Fields, node: fx.Node, edge: Edge) -> bool:
-    """Whether a tensor that does not depend on the image differs from position to position, all over the image."""
-    source = edge.source
-    while name_of(source) in COPIES:
-        source = source.all_input_nodes[0]
-    if name_of(source) in ONE_NUMBER:
-        return False
-    shape: Shape = shape_of(edge.source)
-    goals = list(range(len(shape)))
-    for step in edge.steps:
-        if not isinstance(step, Dims):
-            return False
-        goals = [-1 if g < 0 or not isinstance(read := step.reads[g], int) else read for g in goals]
-    numbers = fields.positions.numbers(edge.source)
-    for dim, goal in enumerate(goals):
-        for place, size in zip(fields.positions.places(node), fields.sizes, strict=False):
-            # In windows that were rolled over the border positions are far apart too: the others tell.
-            is_along = goal >= 0 and shape[dim] > 1 and place.varies_along(goal)
-            is_wide = is_along and np.nanmax(place.table) - np.nanmin(place.table) >= size / 2
-            if is_wide and (numbers is None or (numbers != numbers.narrow(dim, 0, 1)).any()):
-                return True
     return False
