@@ -225,8 +225,7 @@ def test_what_the_features_decide_is_said_not_to_be_known():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("gcn", {}), ("gcn", {"normalisation": "symmetric"}), ("gatv2", {"heads": 2})],
+    ("name", "options"), [("gcn", {}), ("gcn", {"normalisation": "symmetric"}), ("gatv2", {"heads": 2})]
 )
 def test_what_a_unit_sees_is_cropped_exactly_around_a_block(name, options):
     torch.manual_seed(0)

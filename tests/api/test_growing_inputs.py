@@ -134,14 +134,7 @@ ATTENTION = {"global_by": "attention (blocks.0)"}
         (narrow, 21, {}, 32, ENOUGH, [f"0% {LIES} 32x32"]),
         (wide, 61, {}, 64, ENOUGH, [f"{SHARE:.0%} of the ERF at 64x64 lies outside 32x32 and 0% {LIES} 64x64"]),
         (uniform, 8, ATTENTION, 128, TOO_SMALL, ["75% of the ERF", "the ERF grows", "(blocks.0) sees all"]),
-        (
-            corner,
-            801,
-            {},
-            32 * 2**DOUBLINGS,
-            TOO_SMALL,
-            ["30% of the ERF", "no more than 8 times the model's own"],
-        ),
+        (corner, 801, {}, 32 * 2**DOUBLINGS, TOO_SMALL, ["30% of the ERF", "no more than 8 times the model's own"]),
     ],
     ids=["a field inside the own size", "a field inside the next size", "an ERF that grows", "three doublings"],
 )
