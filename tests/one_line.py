@@ -11,7 +11,7 @@ from erfscope import ErfscopeError
 
 def one_line(call: Callable[[], object], words: str = "", kind: type[Exception] = ErfscopeError) -> str:
     """The one line with which a call is refused, which matches ``words``."""
-    with pytest.raises(kind, match=words) as caught:
+    with pytest.raises(kind, match=words or None) as caught:
         call()
     assert "\n" not in str(caught.value)
     return str(caught.value)

@@ -9,26 +9,14 @@ from torch import nn
 import erfscope
 
 
-class Clip(nn.Module):
-    """Convolves clips of any number of channels."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv3d(channels, 2, 3, padding=1)
-
-    def forward(self, clip):
-        return self.conv(clip)
-
-
 @pytest.mark.parametrize(
     ("shape", "is_said"),
     [((4, 3, 8, 8), True), ((3, 4, 8, 8), False), ((1, 3, 8, 8), False), ((3, 3, 8, 8), False), ((8, 2, 8, 8), False)],
 )
 def test_frames_before_channels_are_pointed_out(shape, is_said):
-    result = erfscope.analyze(
-        erfscope.wrap(Clip(shape[0]), inputs={"clip": torch.zeros(1, *shape)}), samples=1, measures="r50"
-    )
-    said = [finding.text for finding in result.findings if finding.text.startswith("clip is read as (B, C, T, H, W)")]
+    clips = erfscope.wrap(nn.Conv3d(shape[0], 2, 3, padding=1), inputs={"input": torch.zeros(1, *shape)})
+    result = erfscope.analyze(clips, samples=1, measures="r50")
+    said = [finding.text for finding in result.findings if finding.text.startswith("input is read as (B, C, T, H, W)")]
     assert bool(said) is is_said
 
 
@@ -52,9 +40,9 @@ def test_matrices_of_cameras_are_no_maps_beside_images(shape):
     adapter = erfscope.wrap(Warped(), inputs={"view": image, "other": image, "cameras": cameras})
     assert list(adapter.preprocess.parts) == ["input:view", "input:other"]
     assert list(adapter.passed) == ["input:cameras"]
-    assert {row.trf.clipped_box_px for row in erfscope.sweep(adapter, samples=1, layer="output")} > {((3, 5), (3, 5))}
-
-
-def test_small_maps_are_maps_where_there_are_no_larger_ones():
+    assert {row.trf.clipped_box_px for row in erfscope.sweep(adapter, samples=1, layer="output", measures="r50")} > {
+        ((3, 5), (3, 5))
+    }
+    # Small maps are maps where there are no larger ones.
     adapter = erfscope.wrap(Warped(), inputs={each: torch.zeros(1, 3, 4, 4) for each in ("view", "other", "cameras")})
     assert len(adapter.preprocess.parts) == 3
