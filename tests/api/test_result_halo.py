@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from nets import Does, conv
 from torch import nn
 
 import erfscope
@@ -14,22 +15,19 @@ QUICK = {"measures": "r50", "samples": 1, "draws": 1, "input_size": 32}
 STRIDED = Halo(px=((3, 2), (3, 2)), alignment_px=(2, 2))
 
 
-class Net(nn.Module):
+def net():
     """A map, the same multiplied by its mean, and with its channels last."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.Conv2d(4, 4, 3, padding=1)
-        self.gated, self.last = nn.Identity(), nn.LayerNorm(4)
+    def forward(m, x):
+        y = m.second(m.first(x))
+        return m.last(m.gated(y * y.mean((2, 3), keepdim=True)).permute(0, 2, 3, 1))
 
-    def forward(self, x):
-        y = self.second(self.first(x))
-        return self.last(self.gated(y * y.mean((2, 3), keepdim=True)).permute(0, 2, 3, 1))
+    return Does(forward, first=conv(s=2), second=conv(4), gated=nn.Identity(), last=nn.LayerNorm(4)).eval()
 
 
 @pytest.mark.slow
 def test_each_layer_has_the_halo_of_its_own_map_or_what_makes_tiles_impossible(tmp_path) -> None:
-    report = erfscope.sweep(Net().eval(), layer=["first", "second", "gated", "last"], halo=True, **QUICK)
+    report = erfscope.sweep(net(), layer=["first", "second", "gated", "last"], halo=True, **QUICK)
     first, second, gated, last = found = [result.halo for result in report]
     assert first == Halo(px=((1, 0), (1, 0)), alignment_px=(2, 2))
     assert second == STRIDED
@@ -42,6 +40,6 @@ def test_each_layer_has_the_halo_of_its_own_map_or_what_makes_tiles_impossible(t
 
 
 def test_models_are_compared_with_the_halo_of_each_and_stored_results_keep_theirs() -> None:
-    stored = erfscope.analyze(Net().eval(), layer="second", **QUICK)
+    stored = erfscope.analyze(net(), layer="second", **QUICK)
     report = erfscope.compare({"stored": stored, "net": nn.Conv2d(3, 1, 5, padding=2).eval()}, halo=True, **QUICK)
     assert [result.halo for result in report] == [None, Halo(px=((2, 2), (2, 2)), alignment_px=(1, 1))]
