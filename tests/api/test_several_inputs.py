@@ -349,6 +349,14 @@ def stereo(*examples: Any, **options: Any) -> Any:
     return erfscope.wrap(Stereo(), **({"example_inputs": examples} if examples else {}), **options)
 
 
+def denoiser() -> Any:
+    return erfscope.wrap(Diffusion(), example_inputs=(torch.zeros(1, 4, 8, 8), torch.tensor([1])))
+
+
+def one(adapter: Any) -> Any:
+    return erfscope.analyze(adapter, samples=1)
+
+
 BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: stereo(SMALL), "takes (left, right)"),
     (lambda: stereo(inputs={"left": SMALL, "rihgt": 1}), "takes (left, right)"),
@@ -358,8 +366,8 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: stereo(inputs={}, example_inputs=()), "not both"),
     (lambda: stereo(VIEW.numpy(), VIEW), "the example input 0 of Stereo is an array: give torch.from_numpy(...)"),
     (
-        lambda: wrapped(Fusion(), IMAGE, DEPTH, mean=(0.5, 0.5, 0.5)),
-        "the input depth: mean has 3 values, but the input has 1 channels",
+        lambda: wrapped(Fusion(), IMAGE, DEPTH, mean=(0.5,) * 3),
+        "depth: mean has 3 values, but the input has 1 channels",
     ),
     (lambda: stereo(inputs=[torch.ones(1)]), "examples by name"),
     (lambda: stereo(VIEW, VIEW, input_size=8), "leave input_size and in_chans out"),
@@ -368,27 +376,18 @@ BAD: list[tuple[Callable[[], object], str]] = [
         lambda: erfscope.wrap(nn.Conv2d(3, 4, 3), input_size=8, std={"left": 0.5}),
         "unknown input 'left' in std; there is: image",
     ),
-    (
-        lambda: erfscope.analyze(two(SMALL), samples=1),
-        "fails on left of 3 channels at 24x32, right of 3 channels at 8x8: ",
-    ),
-    (
-        lambda: erfscope.analyze(two(VIEW.long()), samples=1),
-        "look at the example inputs; passed through as given: right, int64 of shape (1, 3, 24, 32)",
-    ),
+    (lambda: one(two(SMALL)), "fails on left of 3 channels at 24x32, right of 3 channels at 8x8: "),
+    (lambda: one(two(VIEW.long())), "passed through as given: right, int64 of shape (1, 3, 24, 32)"),
     (
         lambda: erfscope.sweep(two(), samples=1, measures="r50,input_share"),
         "input_share stands beside the measures of a model of several inputs",
     ),
     (
-        lambda: erfscope.sweep(
-            erfscope.wrap(Diffusion(), example_inputs=(torch.zeros(1, 4, 8, 8), torch.tensor([1]))),
-            wrt="input:timestep",
-        ),
+        lambda: erfscope.sweep(denoiser(), wrt="input:timestep"),
         "is passed through, int64 of shape (1,): there is no map of it; name image",
     ),
     (lambda: erfscope.sweep(two(), wrt="input:middle"), "unknown reference 'input:middle'"),
-    (lambda: erfscope.analyze(two(), samples=1), "wrt='input:left'"),
+    (lambda: one(two()), "wrt='input:left'"),
     (lambda: erfscope.sweep(two(), samples=1, method="occlusion"), "a patch of all inputs"),
     (lambda: erfscope.sweep(two(), images=VIEW), "images were given for no name"),
     (lambda: erfscope.sweep(two(), images={"left": VIEW}), "given for left"),
@@ -461,7 +460,6 @@ FILE = """
 import torch
 from torch import nn
 
-
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -471,20 +469,15 @@ class Net(nn.Module):
     def forward(self, image, mask, step=None):
         return torch.tanh(self.first(image) + self.second(mask))
 
-
 def make():
     return Net(), {"image": torch.zeros(1, 3, 16, 16), "mask": torch.zeros(1, 1, 16, 16)}
 
-
 def pair():
-    return Net(), (torch.zeros(1, 3, 16, 16), torch.zeros(1, 1, 16, 16))
-
+    return Net(), (*make()[1].values(),)
 
 def wrapped():
     import erfscope
-
     return erfscope.wrap(Net(), example_inputs=pair()[1], mean={"image": 0.5})
-
 
 def odd():
     return Net(), 5
@@ -511,26 +504,26 @@ def test_a_factory_returns_its_example_inputs(net):
 
 
 @pytest.mark.slow
-def test_shards_put_together_have_the_shares_of_the_whole(net, figures_undrawn):
+def test_shards_put_together_have_the_shares_of_the_whole(net):
     whole = erfscope.sweep("net.py:make", samples=8, **QUICK)
     for number in (1, 2):
-        erfscope.sweep("net.py:make", samples=8, shard=f"{number}/2", **QUICK).save(net / f"s{number}")
+        erfscope.sweep("net.py:make", samples=8, shard=f"{number}/2", **QUICK).save(net / f"s{number}", drawn=False)
     for row, expected in zip(erfscope.merge(["s1", "s2"]), whole, strict=True):
         assert row["input_share"].value == pytest.approx(expected["input_share"].value, rel=1e-12)
         assert row["input_share"].se == pytest.approx(expected["input_share"].se, rel=1e-9)
 
 
 @pytest.mark.slow
-def test_a_stopped_run_goes_on_with_its_shares(net, figures_undrawn):
+def test_a_stopped_run_goes_on_with_its_shares(net):
     options = {"samples": 12, "batch_size": 4, **QUICK}
     whole = erfscope.sweep("net.py:make", **options)
     calls = iter([False, False, False, True])
-    erfscope.sweep("net.py:make", **options, stop=lambda: next(calls, True)).save(net / "kept")
+    erfscope.sweep("net.py:make", **options, stop=lambda: next(calls, True)).save(net / "kept", drawn=False)
     found = erfscope.sweep("net.py:make", **options, resume=net / "kept")
     for row, expected in zip(found, whole, strict=True):
         assert np.array_equal(row.map.values, expected.map.values)
     assert sum(row["input_share"].value for row in found) == pytest.approx(1)
-    found.save(net / "done")
+    found.save(net / "done", drawn=False)
     again = erfscope.sweep("net.py:make", **options, resume=net / "done")
     assert [row["input_share"].value for row in again] == [row["input_share"].value for row in found]
     # Inputs of different numbers of images have no share.
@@ -656,6 +649,28 @@ def test_one_input_keeps_its_json_and_its_request_knows_nothing_of_names():
 # --- Random nets ----------------------------------------------------------------------------------
 
 
+def shifted(_, out, other):
+    moved = torch.zeros_like(out)
+    moved[..., 2:] = (out * other)[..., :-2]
+    return out + moved
+
+
+def warped(_, out, other):
+    rows, cols = torch.meshgrid(torch.linspace(-1, 1, 9), torch.linspace(-1, 1, 11), indexing="ij")
+    grid = torch.stack([cols, rows], -1).to(out) + 0.1 * other[:, :2].movedim(1, -1).tanh()
+    return F.grid_sample(out, grid, align_corners=True)
+
+
+WAYS: dict[str, Callable[..., Tensor]] = {
+    "add": lambda _, out, other: out + other,
+    "mul": lambda _, out, other: out * other,
+    "cat": lambda merge, out, other: merge(torch.cat([out, other], 1)),
+    "shift": shifted,
+    "gate": lambda _, out, other: out * other.mean((2, 3), keepdim=True).sigmoid(),
+    "warp": warped,
+}
+
+
 class RandomNet(nn.Module):
     """Two or three towers of random layers that meet in random ways."""
 
@@ -672,30 +687,14 @@ class RandomNet(nn.Module):
                 layers.append(draw.choice(kinds))
             towers.append(nn.Sequential(*layers))
         self.towers = nn.ModuleList(towers)
-        self.ways = [draw.choice(["add", "mul", "cat", "shift", "gate", "warp"]) for _ in range(self.count - 1)]
+        self.ways = [draw.choice([*WAYS]) for _ in range(self.count - 1)]
         self.merge = nn.ModuleList([nn.Conv2d(8, 4, 1) for _ in self.ways])
         self.last = nn.Conv2d(4, 3, 3, padding=1)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        maps = [tower(x)[..., :9, :11] for tower, x in zip(self.towers, inputs, strict=True)]
-        out = maps[0]
-        for way, merge, other in zip(self.ways, self.merge, maps[1:], strict=True):
-            if way == "add":
-                out = out + other
-            elif way == "mul":
-                out = out * other
-            elif way == "cat":
-                out = merge(torch.cat([out, other], 1))
-            elif way == "shift":
-                moved = torch.zeros_like(out)
-                moved[..., 2:] = (out * other)[..., :-2]
-                out = out + moved
-            elif way == "gate":
-                out = out * other.mean((2, 3), keepdim=True).sigmoid()
-            else:
-                rows, cols = torch.meshgrid(torch.linspace(-1, 1, 9), torch.linspace(-1, 1, 11), indexing="ij")
-                grid = torch.stack([cols, rows], -1).to(out) + 0.1 * other[:, :2].movedim(1, -1).tanh()
-                out = F.grid_sample(out, grid, align_corners=True)
+        out, *maps = [tower(x)[..., :9, :11] for tower, x in zip(self.towers, inputs, strict=True)]
+        for way, merge, other in zip(self.ways, self.merge, maps, strict=True):
+            out = WAYS[way](merge, out, other)
         return self.last(out)
 
 
