@@ -13,6 +13,7 @@ from erfscope.adapters.blocks.attention import attend
 from erfscope.adapters.weights.reactivate import dormant, reactivate
 
 C = 4
+MASK = torch.rand(N, N, generator=torch.Generator().manual_seed(3)) < 0.4
 
 
 def window_mask(size):
@@ -20,21 +21,13 @@ def window_mask(size):
     return ((rows[:, None] - rows).abs() <= size // 2) & ((cols[:, None] - cols).abs() <= size // 2)
 
 
-def random_mask():
-    return torch.rand(N, N, generator=torch.Generator().manual_seed(3)) < 0.4
-
-
 def as_map(x):
     return x.T.reshape(1, -1, H, W)
 
 
-def of_map(y):
-    return y[0].flatten(1).T
-
-
 def with_mask(name):
     """Options of a layer, and the mask that they mean."""
-    masks = {"all": torch.ones(N, N, dtype=torch.bool), "mask": random_mask(), "window": window_mask(3)}
+    masks = {"all": torch.ones(N, N, dtype=torch.bool), "mask": MASK, "window": window_mask(3)}
     return {"all": {}, "mask": {"mask": masks["mask"].float() * 2}, "window": {"window": 3}}[name], masks[name]
 
 
@@ -93,7 +86,7 @@ def test_heads_attend_by_themselves_and_are_projected_together(seen, mode):
 
 @pytest.mark.parametrize("mode", ["softmax", "dot_product"])
 def test_a_node_that_may_see_nothing_gets_zero_without_nan(mode):
-    mask = random_mask()
+    mask = MASK.clone()
     mask[5] = False
     layer = made(SelfAttention, C, mode=mode, mask=mask)
     x = nodes().requires_grad_()
@@ -123,7 +116,7 @@ def test_a_non_local_block_is_its_equation(mode, sub_sample):
         return y if isinstance(part, nn.Identity) else y @ part.weight[..., 0, 0].T + part.bias
 
     def pooled(y):
-        return of_map(F.max_pool2d(as_map(y), 2)) if sub_sample else y
+        return F.max_pool2d(as_map(y), 2)[0].flatten(1).T if sub_sample else y
 
     theta, phi, g = conv(layer.theta, x), pooled(conv(layer.phi, x)), pooled(conv(layer.g, x))
     count = 2 if sub_sample else N
@@ -135,9 +128,8 @@ def test_a_non_local_block_is_its_equation(mode, sub_sample):
     else:
         weights = (theta @ phi.T / (2**0.5 if mode == "embedded_gaussian" else 1)).softmax(1)
     y = conv(layer.conv_out, weights @ g)
-    y = (y - layer.norm.running_mean) / torch.sqrt(
-        layer.norm.running_var + layer.norm.eps
-    ) * layer.norm.weight + layer.norm.bias
+    norm = layer.norm
+    y = (y - norm.running_mean) / torch.sqrt(norm.running_var + norm.eps) * norm.weight + norm.bias
     close(function(layer)(x), x + y)
 
 
@@ -222,14 +214,10 @@ def test_threshold_pooling_lets_dropped_cells_keep_an_influence(threshold):
     close(jacobian(function(layer), x), kept[:, None, None, None] * wanted)
 
 
-def test_top_k_pooling_by_softmax_weighs_by_the_attention_of_all_cells():
-    layer = made(TopKPooling, C, 3, "softmax")
-    x = nodes()
+def test_top_k_pooling_by_softmax_weighs_by_all_cells_and_keeps_the_first_of_equals():
+    layer, x = made(TopKPooling, C, 3, "softmax"), nodes()
     scores = x @ (layer.weight[0] / layer.weight.norm())
     kept = torch.zeros(N, dtype=torch.float64).scatter(0, scores.topk(3).indices, 1)
     close(function(layer)(x), (kept * scores.softmax(0))[:, None] * x)
-
-
-def test_of_cells_with_equal_scores_the_first_are_kept():
     kept = TopKPooling(C, 5).selected(torch.ones(2, C, H, W))
     assert kept.flatten(1).nonzero()[:, 1].tolist() == [0, 1, 2, 3, 4] * 2

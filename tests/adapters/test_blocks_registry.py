@@ -10,28 +10,8 @@ from one_line import one_line
 from torch import nn
 
 import erfscope
-from erfscope.adapters.blocks import (
-    BLOCKS,
-    GAT,
-    GCN,
-    GIN,
-    ChebNet,
-    ChebyGIN,
-    FullGraph,
-    GATv2,
-    GridGraph,
-    LargeKernel,
-    NearestGraph,
-    NonLocal,
-    Pipeline,
-    SelfAttention,
-    ThresholdPooling,
-    TopKPooling,
-    as_graph,
-    global_context,
-    make,
-    on_nodes,
-)  # fmt: skip
+from erfscope.adapters import blocks
+from erfscope.adapters.blocks import BLOCKS, GCN, GridGraph, NonLocal, SelfAttention, as_graph, make
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -113,7 +93,7 @@ def test_every_block_says_what_it_is_and_takes_no_other_option():
 
 def test_pipelines_hold_their_layers_on_the_inner_channels():
     block = make("gatv2", 64, heads=4, layers=3, graph="grid8")
-    assert isinstance(block, Pipeline)
+    assert isinstance(block, blocks.Pipeline)
     assert [tuple(layer.att.shape) for layer in block.layers] == [(1, 4, 8)] * 3
     assert all(len(layer.graph.offsets) == 8 for layer in block.layers)
     assert isinstance(block.act, nn.ELU)
@@ -155,17 +135,17 @@ REFUSED = [
     (lambda: GCN(C, 4, 2, act="rely"), "unknown activation 'rely'; .*did you mean 'relu'"),
     (lambda: GCN(C, 4, 2, normalisation="rows"), "unknown normalisation 'rows'"),
     (lambda: GCN(C, 4, 2)(SQUARE[0]), r"takes maps \(B, C, H, W\) or video"),
-    (lambda: ChebNet(C, 2, 0), "K must be a whole number of at least 1"),
-    (lambda: ChebNet(C, 2, lambda_max="largest"), "lambda_max is a positive number or 'exact', not 'largest'"),
-    (lambda: ChebNet(C, 2, lambda_max=0), "lambda_max is a positive number or 'exact', not 0"),
+    (lambda: blocks.ChebNet(C, 2, 0), "K must be a whole number of at least 1"),
+    (lambda: blocks.ChebNet(C, 2, lambda_max="largest"), "lambda_max is a positive number or 'exact', not 'largest'"),
+    (lambda: blocks.ChebNet(C, 2, lambda_max=0), "lambda_max is a positive number or 'exact', not 0"),
     (
-        lambda: ChebNet(C, 2, lambda_max="exact", graph=torch.ones(20, 20).triu())(SQUARE),
+        lambda: blocks.ChebNet(C, 2, lambda_max="exact", graph=torch.ones(20, 20).triu())(SQUARE),
         "needs a symmetric adjacency",
     ),
-    (lambda: ChebNet(C, 2, lambda_max="exact", graph="knn")(SQUARE), "depend on the input"),
-    (lambda: ChebyGIN(C, 2, aggregation="max"), "unknown aggregation 'max'"),
-    (lambda: GATv2(C, 2, heads=0), "heads must be a whole number"),
-    (lambda: Pipeline(6, nn.Identity, layers=0), "layers must be a whole number"),
+    (lambda: blocks.ChebNet(C, 2, lambda_max="exact", graph="knn")(SQUARE), "depend on the input"),
+    (lambda: blocks.ChebyGIN(C, 2, aggregation="max"), "unknown aggregation 'max'"),
+    (lambda: blocks.GATv2(C, 2, heads=0), "heads must be a whole number"),
+    (lambda: blocks.Pipeline(6, nn.Identity, layers=0), "layers must be a whole number"),
     (lambda: SelfAttention(4, heads=3), "3 heads do not divide out_channels = 4"),
     (lambda: SelfAttention(4, heads=2, key_channels=3), "2 heads do not divide key_channels = 3"),
     (lambda: SelfAttention(C, mode="dot"), "unknown mode 'dot'; there is: softmax, dot_product"),
@@ -182,23 +162,23 @@ REFUSED = [
     (lambda: NonLocal(C, sub_sample=True, window=3), "give window or sub_sample, not both"),
     (lambda: NonLocal(C, mode="concatenation", heads=2), "has one head and no window"),
     (lambda: NonLocal(C, sub_sample=True)(torch.ones(1, C, 1, 5)), "and the map has only 1x5"),
-    (lambda: LargeKernel(C, kernel_size=4), "kernel_size must be odd"),
-    (lambda: global_context(C, fuse_add=False), "both are off"),
-    (lambda: TopKPooling(C, 1.5), "ratio is a share of the cells"),
-    (lambda: TopKPooling(C, 0), "ratio is a share of the cells"),
-    (lambda: TopKPooling(C, nonlinearity="relu"), "unknown nonlinearity 'relu'"),
-    (lambda: ThresholdPooling(C, 1.0), "threshold is a share of attention"),
+    (lambda: blocks.LargeKernel(C, kernel_size=4), "kernel_size must be odd"),
+    (lambda: blocks.global_context(C, fuse_add=False), "both are off"),
+    (lambda: blocks.TopKPooling(C, 1.5), "ratio is a share of the cells"),
+    (lambda: blocks.TopKPooling(C, 0), "ratio is a share of the cells"),
+    (lambda: blocks.TopKPooling(C, nonlinearity="relu"), "unknown nonlinearity 'relu'"),
+    (lambda: blocks.ThresholdPooling(C, 1.0), "threshold is a share of attention"),
     (lambda: GridGraph(6), "a grid has 4 or 8 neighbours, not 6"),
     (lambda: GridGraph(links="oposite"), "links are 'opposite', and other graphs an adjacency; got 'oposite'"),
     (lambda: as_graph("full", links="opposite"), "links are those of a grid"),
     (lambda: as_graph("grid4", k=3), "k is the number of nearest neighbours"),
-    (lambda: as_graph(FullGraph(), self_loops=False), "belong to the class of the graph"),
-    (lambda: NearestGraph(0), "k must be a whole number of at least 1, and is 0"),
+    (lambda: as_graph(blocks.FullGraph(), self_loops=False), "belong to the class of the graph"),
+    (lambda: blocks.NearestGraph(0), "k must be a whole number of at least 1, and is 0"),
     (
-        lambda: NearestGraph(20).on(SQUARE),
+        lambda: blocks.NearestGraph(20).on(SQUARE),
         "20 nearest neighbours were asked for on a map of 20 nodes; ask for at most 19",
     ),
-    (lambda: NearestGraph().adjacency(5, 4), "depend on the input; call adjacency_of"),
+    (lambda: blocks.NearestGraph().adjacency(5, 4), "depend on the input; call adjacency_of"),
     (lambda: as_graph(np.ones((3, 4))), r"an adjacency is square, \(n, n\); this one has shape \(3, 4\)"),
     (lambda: as_graph(-np.eye(3)), r"not negative; A\[0, 0\] is -1.0 \(3 such\)"),
     (lambda: as_graph([[0, float("nan")], [1, 0]]), r"A\[0, 1\] is nan"),
@@ -213,7 +193,7 @@ REFUSED = [
         "unknown normalisation 'rows'; there is: none, row, symmetric .did you mean 'row'",
     ),
     (
-        lambda: on_nodes(nn.Identity(), 5, 4)(torch.ones(7, 2)),
+        lambda: blocks.on_nodes(nn.Identity(), 5, 4)(torch.ones(7, 2)),
         r"a grid of 5x4 takes node features \(20, c\), and got shape \(7, 2\)",
     ),
 ]
@@ -249,11 +229,11 @@ def field(block, size=(31, 33), layer="1"):
         (lambda: GCN(C, C, 4), 11),
         (lambda: GCN(C, C, 2, graph="grid8", normalisation="symmetric"), 7),
         (lambda: GCN(C, C, 2, graph=GridGraph(self_loops=False), normalisation="none", self_weight=True), 7),
-        (lambda: GIN(C), 5),
-        (lambda: GAT(C, 2, 2), 5),
-        (lambda: GATv2(C, 2, 2, graph="grid8"), 5),
-        (lambda: ChebNet(C, C, 4), 9),
-        (lambda: ChebyGIN(C, C, 1), 5),
+        (lambda: blocks.GIN(C), 5),
+        (lambda: blocks.GAT(C, 2, 2), 5),
+        (lambda: blocks.GATv2(C, 2, 2, graph="grid8"), 5),
+        (lambda: blocks.ChebNet(C, C, 4), 9),
+        (lambda: blocks.ChebyGIN(C, C, 1), 5),
         (lambda: SelfAttention(C, window=5), 7),
         (lambda: NonLocal(C, mode="dot_product", window=7), 9),
         (lambda: make("gcn", C, layers=3), 9),

@@ -347,14 +347,11 @@ def test_a_factory_runs_under_a_seed_and_leaves_no_trace_in_the_callers_generato
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
     first, again, other = (build("net.py:make", seed=seed).module for seed in (1, 1, 2))
     assert first.drawn == again.drawn
-    assert not set(first.drawn) & set(other.drawn)  # type: ignore[arg-type]
+    assert not set(first.drawn) & set(other.drawn)
     assert sha256(first) == sha256(again) != sha256(other)
     assert torch.equal(torch.get_rng_state(), states[0])
     assert (random.getstate(), np.random.get_state()[1].tolist()) == states[1:]  # noqa: NPY002
-
-
-def test_the_input_of_a_factory_is_as_asked_or_assumed_and_said():
-    write("net.py")
+    # The input of a factory is as asked, or assumed and said.
     bare = build("net.py:make").config
     assert (bare.size, bare.channels, bare.assumed) == ((224, 224), 2, ("size", "mean", "std"))
     asked = build("net.py:make", input_size=(32, 48), mean=0.5, std=0.25).config

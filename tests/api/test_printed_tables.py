@@ -1,11 +1,19 @@
-"""What ``print`` and notebooks show of layers, receptive fields and plans of tiles: what the commands print."""
+"""What ``print`` and notebooks show: what the commands print of layers, receptive fields and plans of tiles; and what
+is said of checkpoints and lost images."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from made_up import result
 from nets import conv
 from torch import nn
 
 import erfscope
+from erfscope.core.values.model_facts import Weights
+from erfscope.show import weights_condition
+from erfscope.show.view.report_view import report_view
+from erfscope.show.view.sentences import quiet_line, title
 
 
 def net() -> nn.Sequential:
@@ -43,6 +51,24 @@ def test_a_plan_of_tiles_prints_as_the_command_does():
 
 
 def test_a_notebook_gets_a_result_once():
-    result = erfscope.analyze(net(), input_size=(32, 32), samples=1, measures="r50")
-    assert not hasattr(result, "_repr_png_")
-    assert "<img" in result._repr_html_() or "<svg" in result._repr_html_()
+    found = erfscope.analyze(net(), input_size=(32, 32), samples=1, measures="r50")
+    assert not hasattr(found, "_repr_png_")
+    assert "<img" in found._repr_html_() or "<svg" in found._repr_html_()
+
+
+def test_checkpoints_are_named_by_folder_file_and_averaging():
+    rows = [
+        replace(result(), label=run, weights=Weights(source="checkpoint", origin=f"/home/me/{run}/best.pth{end}"))
+        for run, end in (("a", ""), ("b", ", keys ema.*"))
+    ]
+    assert [weights_condition(row).text for row in rows] == ["checkpoint a/best.pth", "checkpoint b/best.pth (EMA)"]
+    view = report_view(erfscope.Report(results=tuple(rows)))
+    assert title(view).endswith("with 2 checkpoints")
+    assert "weights" not in view.shared
+
+
+def test_lost_images_stand_in_the_quiet_line():
+    row = result()
+    lost = replace(row, input=replace(row.input, n_images=5, n_dead=1))
+    assert "4 of 5" in quiet_line(lost)
+    assert " of 5" not in quiet_line(row)

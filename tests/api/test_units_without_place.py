@@ -331,22 +331,23 @@ def test_random_nets_have_the_maps_of_plain_autograd(seed, monkeypatch):
 
 
 @pytest.mark.slow
-def test_heads_of_public_models_have_the_maps_of_plain_autograd(monkeypatch):
+def test_heads_of_public_models_and_nets_of_sound_have_the_maps_of_plain_autograd(monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    from heads import ALLOWED, HEADS, rows
+    import heads
+    import sound
 
     # Their kinds are there twice, and these take most of the time.
     slow = ("vit_small_patch14_reg4_dinov2", "convnext_atto", "vit_tiny_patch16_224", "torchvision RetinaNet")
     detector = "torchvision Faster R-CNN, "
     slow += tuple(detector + part for part in ("its pyramid", "scores of level 0", "scores of level 2", "a proposal"))
-    quick = tuple(head for head in HEADS if head.name not in slow)
-    wrong = [
-        (head.name, result.layer, distance)
-        for head, result, distance in rows(quick)
-        if distance > ALLOWED or result.layer != head.expected
-    ]
-    assert not wrong
+    quick = tuple(head for head in heads.HEADS if head.name not in slow)
+    for head, result, distance in heads.rows(quick):
+        assert (distance <= heads.ALLOWED, result.layer) == (True, head.expected), (head.name, distance)
+    names = ("SincNet front of PyanNet", "EEGNet-like", "WaveNet-like")
+    cases = tuple(case for case in sound.CASES if case.name in names)
+    assert len(cases) == 3
+    assert not [row for row in sound.rows(cases) if not sound.is_right(*row)]
 
 
 def test_layers_and_theoretical_take_such_units():
