@@ -82,8 +82,9 @@ class Line(Net):
     space = (60,)
 
     def build(self, k: int, d: int, s: int) -> None:
+        one = {"axes": 1}
         pool = nn.AvgPool1d(2, s) if s == 2 else nn.AvgPool1d(1)
-        self.body = nn.Sequential(conv(2, 2, k, d, axes=1, stride=s), pool, conv(2, 2, k, d, axes=1))
+        self.body = nn.Sequential(conv(2, 2, k, d, stride=s, **one), pool, conv(2, 2, k, d, **one))
 
 
 class Volume(Net):

@@ -82,13 +82,6 @@ class Reply(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_HEAD(self) -> None:
-        self.answer(body=False)
-
-    def do_GET(self) -> None:
-        time.sleep(self.server.delay_s)
-        self.answer(body=True)
-
-    def answer(self, *, body: bool) -> None:
         self.server.asked.append(f"{self.command} {self.path}")
         content = self.server.files.get(self.path.rpartition("/")[2], None if "/resolve/" in self.path else b"")
         self.send_response(self.server.status if content is not None else 404)
@@ -98,8 +91,12 @@ class Reply(BaseHTTPRequestHandler):
             self.send_header("X-Error-Code", "EntryNotFound")
         self.send_header("Content-Length", str(len(content or b"")))
         self.end_headers()
-        if body:
+        if self.command == "GET":
             self.wfile.write(content or b"")
+
+    def do_GET(self) -> None:
+        time.sleep(self.server.delay_s)
+        self.do_HEAD()
 
     def log_message(self, *args: object) -> None:
         pass
@@ -192,17 +189,12 @@ def test_weights_that_cannot_be_had_are_refused_in_one_line(spec, weights, words
 # --- pretrained -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["auto", "pretrained"])
-def test_a_cached_model_is_found_without_any_network(kind, trained, tmp_path, connections):
+def test_a_cached_model_and_its_configuration_are_found_without_any_network(trained, tmp_path, connections):
     in_cache(trained, tmp_path)
-    weights = build("test_resnet", weights=kind).weights
-    assert (weights.source, weights.sha256) == ("pretrained", sha256(trained))
-    assert (weights.fallback, weights.reactivated, weights.seed, weights.origin) == (False, 0, None, REPO)
-    assert connections == []
-
-
-def test_a_cached_hub_model_brings_its_configuration_without_any_network(trained, tmp_path, connections):
-    in_cache(trained, tmp_path)
+    for kind in ("auto", "pretrained"):
+        weights = build("test_resnet", weights=kind).weights
+        assert (weights.source, weights.sha256) == ("pretrained", sha256(trained))
+        assert (weights.fallback, weights.reactivated, weights.seed, weights.origin) == (False, 0, None, REPO)
     stated = {"input_size": [3, 96, 96], "mean": [0.1] * 3, "std": [0.2] * 3}
     config = json.dumps({"architecture": "test_resnet", "pretrained_cfg": stated})
     (next((tmp_path / "hub").glob("models--*/snapshots/*")) / "config.json").write_text(config)
@@ -307,12 +299,11 @@ def test_hosts_are_asked_by_name_and_a_gateway_that_excuses_itself_is_no_answer(
     assert unreachable_reason(gone) == f"{gone.removeprefix('http://')} unreachable"
 
 
-@pytest.mark.parametrize("by", ["environment", "constant"])
-def test_offline_mode_is_believed_without_asking(by, monkeypatch, connections):
-    if by == "environment":
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    else:
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+def test_offline_mode_is_believed_without_asking(monkeypatch, connections):
+    with monkeypatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        assert build("test_resnet").weights.reason == "HF_HUB_OFFLINE is set"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert build("test_resnet").weights.reason == "HF_HUB_OFFLINE is set"
     assert connections == []
 
@@ -423,29 +414,29 @@ def tiny() -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
+    ("kind", "name", "value"),
     [
-        *((named("Block", name, tiny()), name) for name in ("gamma", "gamma_1", "gamma3", "gamma_xca", "ls2")),
-        (named("CNBlock", "layer_scale", tiny().reshape(4, 1, 1)), "layer_scale"),
-        (named("Scale", "scale", tiny()), "scale"),
-        (named("Conv", "gain", torch.zeros(4, 1, 1, 1)), "gain"),
-        (named("Block", "skipinit_gain", torch.tensor(0.0)), "skipinit_gain"),
-        (named("Block", "res_scale", torch.zeros(1)), "res_scale"),
-        (named("Dinov2LayerScale", "lambda1", tiny()), "lambda1"),
-        (named("FrozenBatchNorm2d", "weight", torch.zeros(4), buffer=True), "weight"),
-        (named("LlamaRMSNorm", "weight", torch.zeros(4)), "weight"),
-        (named("LayerNorm2d", "weight", tiny()), "weight"),  # res-post-norm of ViT-relpos-RPN and SwinV2-CR
+        *(("Block", name, tiny()) for name in ("gamma", "gamma_1", "gamma3", "gamma_xca", "ls2")),
+        ("CNBlock", "layer_scale", tiny().reshape(4, 1, 1)),
+        ("Scale", "scale", tiny()),
+        ("Conv", "gain", torch.zeros(4, 1, 1, 1)),
+        ("Block", "skipinit_gain", torch.tensor(0.0)),
+        ("Block", "res_scale", torch.zeros(1)),
+        ("Dinov2LayerScale", "lambda1", tiny()),
+        ("FrozenBatchNorm2d", "weight", torch.zeros(4)),
+        ("LlamaRMSNorm", "weight", torch.zeros(4)),
+        ("LayerNorm2d", "weight", tiny()),  # res-post-norm of ViT-relpos-RPN and SwinV2-CR
     ],
 )
-def test_gains_and_norms_near_zero_are_set_to_one(module, name):
+def test_gains_and_norms_near_zero_are_set_to_one(kind, name, value):
+    module = named(kind, name, value.clone(), buffer=kind.startswith("Frozen"))
     assert dormant(nn.Sequential(module)) == [f"0.{name}"]
     assert reactivate(module) == 1
-    assert torch.equal(module.state_dict()[name], torch.ones_like(module.state_dict()[name]))
+    assert torch.equal(module.state_dict()[name], torch.ones_like(value))
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
+def test_what_closes_no_branch_is_left_alone():
+    for module in (
         named("GlobalResponseNorm", "weight", torch.zeros(4)),
         named("GRN", "gamma", torch.zeros(1, 1, 1, 4)),
         named("Mixer", "alpha", 1e-4 * torch.ones(4, 4)),  # EfficientViM: goes through a sigmoid
@@ -459,12 +450,9 @@ def test_gains_and_norms_near_zero_are_set_to_one(module, name):
         named("Block", "gamma", 0.1 * torch.ones(4)),  # CaiT's shallow blocks
         named("Attention", "logit_scale", torch.zeros(4, 1, 1)),
         named("Quantizer", "scale", torch.zeros(1), buffer=True),
-    ],
-)
-def test_what_closes_no_branch_is_left_alone(module):
-    before = sha256(module)
-    assert (dormant(module), reactivate(module)) == ([], 0)
-    assert sha256(module) == before
+    ):
+        before = sha256(module)
+        assert (dormant(module), reactivate(module), sha256(module)) == ([], 0, before)
 
 
 def test_a_shared_gain_counts_once_and_keeps_its_flags():
