@@ -421,6 +421,7 @@ def folders(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_folders_are_paired_by_the_names_of_their_files(folders):
     asked = {name: str(folders / name) for name in ("left", "right")}
     found = paired_files(asked, samples=2, seed=0)
@@ -562,6 +563,7 @@ def test_a_model_of_one_image_beside_one_of_several_is_a_row_with_its_reason():
     assert "takes one image, but the images compared on are for input:left, input:right" in report.results[2].error
 
 
+@pytest.mark.slow
 def test_a_check_and_a_monitor_are_of_one_input(net):
     options: Any = {"samples": 4, "baseline": "b.json"}
     unnamed = erfscope.check("net.py:make", **options)

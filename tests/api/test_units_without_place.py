@@ -163,6 +163,7 @@ def test_input_size_auto_needs_a_place():
     one_line(lambda: erfscope.analyze(classifier(), unit="class:1", input_size="auto"), words)
 
 
+@pytest.mark.slow
 def test_several_tokens_are_a_result_each_and_survive_a_report(tmp_path):
     options = {"images": pictures().float(), "input_size": SIDE}
     report = erfscope.sweep(token_by_hand(), layer="output", unit="token:1,0", **options)
@@ -183,6 +184,7 @@ def test_several_tokens_are_a_result_each_and_survive_a_report(tmp_path):
     assert "token 0" in report.table(format="csv")
 
 
+@pytest.mark.slow
 def test_texts_say_centroid_and_figures_show_no_cross(tmp_path):
     result = measured(classifier(), unit="class:4")
     text = str(result)
