@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 import timm
 import torch
+from loaded import adapter_of
+from nets import Does, conv
+from one_line import one_line
 from torch import Tensor, nn
 
 import erfscope
-from erfscope import ErfscopeError, ErfWarning, MeasurementError
+from erfscope import ErfWarning, MeasurementError
 from erfscope.adapters import ModuleAdapter, load
+from erfscope.adapters.weights.checkpoint import needed_keys
 from erfscope.core.values.layout import Layout, guess_layout, named_layout
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
@@ -51,12 +53,9 @@ def test_tokens_that_a_user_names_form_the_grid_of_one_stride(length, space, pre
     assert layout == Layout(dims=(1,), grid=grid, prefix=prefix)
 
 
-def test_how_many_tokens_there_are_says_nothing_of_where_they_stand():
+def test_tokens_keep_their_rows_and_columns_and_how_many_there_are_says_nothing_of_where_they_stand():
     for shape in ((1, 100, 64), (1, 197, 64), (1, 13, 64), (1, 1000)):
         assert guess_layout(shape, (224, 224)) is None
-
-
-def test_to_map_keeps_rows_and_columns_of_tokens():
     tokens = torch.arange(1 + 6).float().reshape(1, 7, 1)
     grid = Layout(dims=(1,), grid=(2, 3), prefix=1).to_map(tokens)
     assert grid.tolist() == [[[[1, 2, 3], [4, 5, 6]]]]
@@ -67,14 +66,13 @@ def test_to_map_keeps_rows_and_columns_of_tokens():
 def test_a_stage_read_by_a_hook_equals_forward_intermediates(name):
     """Positions of NHWC maps and of tokens with a prefix, read off the operations, against timm's own folding."""
     model = timm.create_model(name).eval()
-    stages = erfscope.wrap(model).stages
-    adapter = ModuleAdapter(
-        model, spec=name, weights=erfscope.wrap(model).weights, preprocess=erfscope.wrap(model).preprocess
-    )
+    known = erfscope.wrap(model)
+    adapter = ModuleAdapter(model, spec=name, weights=known.weights, preprocess=known.preprocess)
     x = torch.randn(2, 3, 160, 160)
     with torch.no_grad():
-        expected = model.forward_intermediates(x, indices=[len(stages) - 2], norm=False, intermediates_only=True)[0]
-        found = adapter.features(x, adapter.site(stages[-2])).map
+        index = len(known.stages) - 2
+        expected = model.forward_intermediates(x, indices=[index], norm=False, intermediates_only=True)[0]
+        found = adapter.features(x, adapter.site(known.stages[index])).map
     torch.testing.assert_close(found, expected)
 
 
@@ -83,179 +81,92 @@ def test_non_square_dynamic_vit():
     assert adapter.features(torch.randn(1, 3, 160, 320), adapter.site("blocks.2")).map.shape == (1, 64, 10, 20)
 
 
-class Pyramid(nn.Module):
-    """Returns a dict of maps, one of them a list."""
+def test_items_of_containers_and_other_layouts_are_layers():
+    def pyramid(m, x):
+        a = m.a(x)
+        return {"out": a, "more": [a, m.b(a)]}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Conv2d(3, 4, 3, 2, 1)
-        self.b = nn.Conv2d(4, 6, 3, 2, 1)
-
-    def forward(self, x: Tensor) -> dict[str, object]:
-        a = self.a(x)
-        return {"out": a, "more": [a, self.b(a)]}
-
-
-def test_items_of_containers_are_layers():
-    adapter = erfscope.wrap(Pyramid(), input_size=(16, 16))
-    assert adapter.features(torch.randn(1, 3, 16, 16), adapter.site("output[out]")).map.shape == (1, 4, 8, 8)
-    assert adapter.features(torch.randn(1, 3, 16, 16), adapter.site("output[more][1]")).map.shape == (1, 6, 4, 4)
-    with pytest.raises(ErfscopeError, match=r"output\[out\]"):
-        adapter.site("output")
+    x = torch.randn(1, 3, 16, 16)
+    adapter = erfscope.wrap(Does(pyramid, a=conv(3, 4, s=2), b=conv(4, 6, s=2)), input_size=(16, 16))
+    assert adapter.features(x, adapter.site("output[out]")).map.shape == (1, 4, 8, 8)
+    assert adapter.features(x, adapter.site("output[more][1]")).map.shape == (1, 6, 4, 4)
+    one_line(lambda: adapter.site("output"), r"output\[out\]")
+    last = nn.Sequential(conv(3, 8), Does(lambda m, x: x.permute(0, 2, 3, 1) * 2))
+    adapter = erfscope.wrap(last, input_size=(16, 16), layout="NHWC")
+    assert adapter.features(x, adapter.site("1")).map.shape == (1, 8, 16, 16)
 
 
-def test_a_repeated_module_is_refused():
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(3, 3, 3, 1, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.conv(self.conv(x))
-
-    adapter = erfscope.wrap(Twice(), input_size=(8, 8))
-    with pytest.raises(MeasurementError, match="runs 2 times"):
-        adapter.features(torch.randn(1, 3, 8, 8), adapter.site("conv"))
+def test_repeated_and_unknown_layers_are_refused():
+    adapter = erfscope.wrap(Does(lambda m, x: m.conv(m.conv(x)), conv=conv(3, 3)), input_size=(8, 8))
+    x = torch.randn(1, 3, 8, 8)
+    one_line(lambda: adapter.features(x, adapter.site("conv")), "runs 2 times", MeasurementError)
     assert adapter.default_layer == "output"
+    one_line(lambda: adapter_of("test_resnet", input_size=64).site("layer5"), "did you mean 'layer4'")
 
 
-def test_an_unknown_layer_names_the_nearest():
-    with pytest.raises(ErfscopeError, match="did you mean 'layer4'"):
-        load("test_resnet", weights="random").site("layer5")
-
-
-def state(module: nn.Module) -> tuple:
-    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks)) for m in module.modules()]
-    flags = [m.training for m in module.modules()]
-    gradients = [(p.requires_grad, p.grad is None, str(p.device), p.dtype) for p in module.parameters()]
-    return hooks, flags, gradients, {k: v.clone() for k, v in module.state_dict().items()}
-
-
-def same(before: tuple, after: tuple) -> bool:
-    return before[:3] == after[:3] and all(torch.equal(before[3][k], after[3][k]) for k in before[3])
-
-
-@pytest.mark.slow
-def test_a_live_module_in_training_mode_is_handed_back_unchanged(small_net):
-    small_net.train()
-    small_net.body[1].eval()
-    small_net.stem.weight.requires_grad_(False)
-    before, rng = state(small_net), torch.get_rng_state()
-    erfscope.analyze(small_net, input_size=(32, 32), samples=3, layer="down", measures="r50")
-    assert same(before, state(small_net))
-    assert torch.equal(rng, torch.get_rng_state())
-
-
-def test_a_failing_model_is_handed_back_unchanged(small_net):
-    small_net.train()
-    before = state(small_net)
+def test_a_layer_without_a_map_and_other_channels_are_refused(small_net):
     adapter = erfscope.wrap(small_net, input_size=(32, 32))
-    with pytest.raises(MeasurementError, match="spatial map"):
-        adapter.site("head")
-    with pytest.raises(MeasurementError, match="7 channels"):
-        adapter.site("down", shape=(7, 32, 32))
+    one_line(lambda: adapter.site("head"), "spatial map", MeasurementError)
+    one_line(lambda: adapter.site("down", shape=(7, 32, 32)), "7 channels", MeasurementError)
     with pytest.raises(RuntimeError, match="7 channels"):
         adapter.features(torch.randn(1, 7, 32, 32), adapter.site("down"))
-    assert same(before, state(small_net))
-
-
-@pytest.mark.slow
-def test_inference_mode_compiled_and_data_parallel_modules_can_be_measured(small_net):
-    options = {"input_size": (32, 32), "samples": 2, "layer": "down", "measures": "r50"}
-    plain = float(erfscope.analyze(small_net, **options)["r50"])
-    with torch.inference_mode():
-        assert float(erfscope.analyze(small_net, **options)["r50"]) == plain
-    with torch.no_grad():
-        assert float(erfscope.analyze(nn.DataParallel(small_net), **options)["r50"]) == plain
-    wrapped = torch.compile(copy.deepcopy(small_net), backend="eager")
-    assert float(erfscope.analyze(wrapped, **options)["r50"]) == plain
 
 
 def test_another_calling_convention():
-    class TwoInputs(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(3, 4, 3, 1, 1)
-
-        def forward(self, batch: dict[str, Tensor]) -> Tensor:
-            return self.conv(batch["left"] - batch["right"])
-
-    adapter = erfscope.wrap(TwoInputs(), forward=lambda m, x: m({"left": x, "right": x * 0.5}), input_size=(12, 12))
+    module = Does(lambda m, batch: m.conv(batch["left"] - batch["right"]), conv=conv())
+    adapter = erfscope.wrap(module, forward=lambda m, x: m({"left": x, "right": x * 0.5}), input_size=(12, 12))
     assert adapter.default_layer == "output"
     result = erfscope.analyze(adapter, samples=2)
     assert result.ok
-    assert result.trf is not None
     assert result.trf.size_px == (3, 3)
 
 
-def test_other_layouts_can_be_named():
-    class Last(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.permute(0, 2, 3, 1) * 2
-
-    adapter = erfscope.wrap(nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), Last()), input_size=(8, 8), layout="NHWC")
-    assert adapter.features(torch.randn(2, 3, 8, 8), adapter.site("1")).map.shape == (2, 8, 8, 8)
-
-
 @pytest.mark.slow
-def test_a_model_built_or_made_in_inference_mode_can_be_measured():
+def test_a_model_built_made_or_measured_in_inference_mode_can_be_measured(small_net):
     """Parameters made there can never require a gradient, nor can what is computed from them inside."""
-    options = {"samples": 2, "weights": "random", "measures": "r50"}
-    plain = float(erfscope.analyze("test_resnet", **options)["r50"])
+    small, options = (
+        {"input_size": (32, 32), "samples": 2, "layer": "down", "measures": "r50"},
+        {"input_size": (32, 32), "samples": 2},
+    )
+    spec = {"samples": 1, "weights": "random", "measures": "r50", "input_size": 64}
+    plain, given = (
+        float(erfscope.analyze(model, **words)["r50"]) for model, words in (("test_resnet", spec), (small_net, small))
+    )
     with torch.inference_mode():
-        assert float(erfscope.analyze("test_resnet", **options)["r50"]) == plain
-        made = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3, 2, 1))
-        inside = erfscope.analyze(made, input_size=(32, 32), samples=2)
-    outside = erfscope.analyze(made, input_size=(32, 32), samples=2)
+        assert float(erfscope.analyze(small_net, **small)["r50"]) == given
+        assert float(erfscope.analyze("test_resnet", **spec)["r50"]) == plain
+        made = nn.Sequential(conv(3, 4, s=2), nn.ReLU(inplace=True), conv(4, 4, s=2))
+        inside = erfscope.analyze(made, **options)
+    outside = erfscope.analyze(made, **options)
     assert inside.ok
     assert outside["r50"].value == inside["r50"].value
     assert all(p.is_inference() for p in made.parameters())
 
 
-def test_a_tensor_of_another_shape_than_the_model_is_set_up_for_is_refused():
-    with pytest.raises(ErfscopeError, match="used as it is"):
-        erfscope.analyze("test_resnet", images=torch.randn(2, 3, 160, 160), input_size=96, weights="random")
-    adapter = erfscope.wrap(nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16))
-    with pytest.raises(ErfscopeError, match="used as it is"):
-        erfscope.analyze(adapter, images=torch.randn(2, 5, 16, 16))
-
-
-@pytest.mark.parametrize(
-    "option", [{"mean": (9, 9, 9)}, {"in_chans": 7}, {"checkpoint": "x.pth"}, {"weights": "pretrained"}]
-)
-def test_options_that_an_adapter_cannot_honour_are_refused(option):
-    with pytest.raises(ErfscopeError, match=f"^{next(iter(option))} is for models"):
-        erfscope.analyze(erfscope.wrap(nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16)), **option)
+def test_what_an_adapter_cannot_honour_is_refused():
+    adapter, words = erfscope.wrap(conv(), input_size=(16, 16)), "used as it is"
+    images = torch.randn(2, 3, 160, 160)
+    one_line(lambda: erfscope.analyze("test_resnet", images=images, input_size=96, weights="random"), words)
+    one_line(lambda: erfscope.analyze(adapter, images=torch.randn(2, 5, 16, 16)), words)
+    for name, value in {"mean": (9, 9, 9), "in_chans": 7, "checkpoint": "x.pth", "weights": "pretrained"}.items():
+        call = lambda name=name, value=value: erfscope.analyze(adapter, **{name: value})  # noqa: E731
+        one_line(call, f"^{name} is for models")
 
 
 def test_a_chosen_layer_and_assumed_numbers_are_said():
-    result = erfscope.analyze(nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16), samples=2)
+    result = erfscope.analyze(conv(), input_size=(16, 16), samples=2)
     assert result.layer_chosen
     # Synthetic images are drawn at the input's size: they are normalised, and neither resized nor cropped.
     (assumed,) = (finding.text for finding in result.findings if finding.code == "assumed")
     assert assumed == "mean and std of the input assumed: mean 0.485 0.456 0.406, std 0.229 0.224 0.225"
-    asked = erfscope.analyze(
-        nn.Conv2d(3, 4, 3, 1, 1), input_size=(16, 16), images=torch.randn(2, 3, 16, 16), layer="output"
-    )
+    asked = erfscope.analyze(conv(), images=torch.randn(2, 3, 16, 16), layer="output")
     assert not asked.layer_chosen
     assert "assumed" not in {w.code for w in asked.findings}
 
 
 def test_layers_are_listed_in_the_order_they_run():
-    names = [row.name for row in erfscope.layers("test_resnet").rows]
+    names = [row.name for row in erfscope.layers(adapter_of("test_resnet", input_size=64)).rows]
     assert names.index("layer1") < names.index("layer2.0.conv1") < names.index("layer2") < names.index("layer4")
-
-
-@pytest.mark.slow
-def test_submodules_can_be_reached_right_after_the_import():
-    import subprocess
-    import sys
-
-    code = "import erfscope; print(erfscope.adapters.load.__name__)"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-        == "load"
-    )
 
 
 class Moody(nn.Module):
@@ -263,40 +174,31 @@ class Moody(nn.Module):
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self.conv, self.kind = nn.Conv2d(3, 4, 3, 2, 1), kind
+        self.conv, self.kind = conv(s=2), kind
 
     def forward(self, x: Tensor) -> Tensor:
         if self.kind == "assert":
             assert x.shape[-1] == 64, "wrong width"
         if self.kind == "custom":
             raise type("MyError", (Exception,), {})("custom trouble")
-        if self.kind == "data" and float(x.detach().mean()) > 1e9:
-            return self.conv(x) * 2
-        return self.conv(x)
+        return self.conv(x) * 2 if self.kind == "data" and float(x.detach().mean()) > 1e9 else self.conv(x)
 
 
 @pytest.mark.parametrize(
     ("kind", "text"), [("assert", "AssertionError: wrong width"), ("custom", "MyError: custom trouble")]
 )
 def test_whatever_a_forward_raises_is_a_failed_model(kind, text):
-    with pytest.raises(MeasurementError, match=f"Moody fails on an input of 3 channels at 32x32: {text}"):
-        erfscope.layers(Moody(kind), input_size=(32, 32))
+    words = f"Moody fails on an input of 3 channels at 32x32: {text}"
+    one_line(lambda: erfscope.layers(Moody(kind), input_size=(32, 32)), words, MeasurementError)
     assert text in (erfscope.analyze(Moody(kind), input_size=(32, 32), samples=2, errors="row").error or "")
+    adapter = erfscope.wrap(Moody(kind), input_size=(32, 32))
+    one_line(lambda: needed_keys(adapter, "conv"), "fails on an input", MeasurementError)
 
 
 def test_a_model_that_looks_at_its_numbers_is_recorded_with_some():
     with pytest.warns(ErfWarning, match="has data-dependent control flow"):
         trf = erfscope.theoretical(Moody("data"), input_size=(32, 32))
-    assert trf.size_px == (3, 3)
-    assert trf.exact
-
-
-def test_a_checkpoint_for_a_model_that_fails_is_one_clear_error(tmp_path):
-    from erfscope.adapters.weights.checkpoint import needed_keys
-
-    for kind in ("assert", "custom"):
-        with pytest.raises(MeasurementError, match="fails on an input"):
-            needed_keys(erfscope.wrap(Moody(kind), input_size=(32, 32)), "conv")
+    assert (trf.size_px, trf.exact) == ((3, 3), True)
     assert needed_keys(erfscope.wrap(Moody("data"), input_size=(32, 32)), "conv") == {"conv.weight", "conv.bias"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from loaded import adapter_of
 from torch import nn
 
 import erfscope
@@ -69,16 +70,12 @@ def test_a_gcn_on_a_ring_has_the_hop_mass_of_its_matrix(host):
 
 
 @pytest.mark.slow
-def test_no_hops_relative_to_the_image_or_a_plain_module(host):
-    block = GCN(4, 4, 1, graph="full").double()
-    x = torch.randn(1, 3, 5, 7, dtype=torch.float64)
-    for wrt in ("image", "0", "1.gcn"):
-        assert erfscope.analyze(host, images=x, insert=[(block, "1")], layer="2", wrt=wrt).hops is None
-
-
-@pytest.mark.slow
-def test_hops_are_stored_and_shown(tmp_path):
-    report = erfscope.sweep("test_resnet", weights="random", samples=2, insert="gcn@stages[2]:graph=full", wrt="gcn:in")
+def test_hops_are_stored_and_of_inputs_of_blocks_alone(host, tmp_path):
+    block, x = GCN(4, 4, 1, graph="full").double(), torch.randn(1, 3, 5, 7, dtype=torch.float64)
+    options = {"images": x, "insert": [(block, "1")], "layer": "2", "measures": "r50"}
+    assert [row.hops for row in erfscope.sweep(host, wrt="image,0,1.gcn", **options)] == [None] * 5
+    adapter = adapter_of("test_resnet", input_size=64)
+    report = erfscope.sweep(adapter, samples=1, insert="gcn@stages[2]:graph=full", wrt="gcn:in", measures="r50")
     report.save(tmp_path / "erf.json")
     stored, found = erfscope.read(tmp_path / "erf.json")[1].hops, report[1].hops
     np.testing.assert_allclose(stored.mass, found.mass)
@@ -126,9 +123,6 @@ def test_attention_that_learns_everywhere_is_not_mentioned(host):
     x = torch.randn(1, 3, 5, 5, dtype=torch.float64)
     wide = nn.Sequential(block, nn.Conv2d(16, 4, 1).double())
     adapter = adapters.insert(erfscope.wrap(host, input_size=(5, 5)), wide, "1")
-    assert not [
-        finding
-        for finding in erfscope.analyze(adapter, images=x, layer="2").findings
-        if finding.code == "dead_attention"
-    ]
+    found = erfscope.analyze(adapter, images=x, layer="2")
+    assert "dead_attention" not in [finding.code for finding in found.findings]
     assert not any(module._forward_pre_hooks for module in adapter.module.modules())

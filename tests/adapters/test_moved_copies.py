@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from nets import Does
 from torch import nn
 
 import erfscope
@@ -39,22 +40,14 @@ class Net(nn.Module):
         return self.unregistered[0](y)
 
 
-def hook(net):
-    net.conv.register_forward_hook(lambda module, args, output: output.roll(3, 3))
-
-
-def replaced(net):
-    net.norm = nn.AvgPool2d(3, 1, 1)
-
-
 def other_parameter(net):
     net.then.weight = nn.Parameter(torch.randn(4, 4, 5, 5))
     net.then.padding = (2, 2)
 
 
 EDITS = {
-    "a hook": hook,
-    "another part": replaced,
+    "a hook": lambda net: net.conv.register_forward_hook(lambda module, args, output: output.roll(3, 3)),
+    "another part": lambda net: setattr(net, "norm", nn.AvgPool2d(3, 1, 1)),
     "a shape": other_parameter,
     "a flag": lambda net: setattr(net, "dilation", 3),
     "an object's flag": lambda net: setattr(net.config, "twice", True),
@@ -79,13 +72,8 @@ def recordings(monkeypatch):
 
 
 def analyze(net, **options):
-    return erfscope.analyze(
-        net, **{"input_size": 12, "synthetic": "noise", "samples": 3, "dtype": "float64", **options}
-    )
-
-
-def call(module, x):
-    return module(x)
+    asked = {"input_size": 12, "synthetic": "noise", "samples": 2, "dtype": "float64", "measures": "r50"}
+    return erfscope.analyze(net, **asked | options)
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -99,19 +87,14 @@ def test_an_edited_module_is_recorded_anew(recordings, edit):
     assert len(recordings) > times
     plain = analyze(net, plain=True)
     np.testing.assert_allclose(found.map.values, plain.map.values, atol=1e-12)
-    np.testing.assert_array_equal(found.map.values, analyze(erfscope.wrap(net, input_size=12, forward=call)).map.values)
+    np.testing.assert_array_equal(
+        found.map.values, analyze(erfscope.wrap(net, input_size=12, forward=lambda m, x: m(x))).map.values
+    )
 
 
 def test_indices_that_weights_decide_are_followed(recordings):
-    class Picks(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.scores = nn.Conv2d(3, 6, 3, padding=1, groups=3), nn.Parameter(torch.arange(6.0))
-
-        def forward(self, x):
-            return self.conv(x)[:, self.scores.topk(2).indices]
-
-    net = Picks().double()
+    parts = {"conv": nn.Conv2d(3, 6, 3, padding=1, groups=3), "scores": nn.Parameter(torch.arange(6.0))}
+    net = Does(lambda m, x: m.conv(x)[:, m.scores.topk(2).indices], **parts).double()
     analyze(net)
     with torch.no_grad():
         net.scores.copy_(net.scores.flip(0))

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from oracle import sound_norms
+from nets import Does, conv
+from oracle import plain_gradient, support
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -39,15 +40,9 @@ class NestedTensor:
         self.tensors, self.mask = tensors, mask
 
 
-class Net(nn.Module):
+def net(hold: Any) -> nn.Module:
     """A convolution whose pooled map lies in a container that is not the layer before it."""
-
-    def __init__(self, hold: Any) -> None:
-        super().__init__()
-        self.conv, self.hold = nn.Conv2d(3, 4, 3, padding=1), hold
-
-    def forward(self, x: Tensor) -> Any:
-        return self.hold(F.avg_pool2d(self.conv(x), 9, 1, 4))
+    return Does(lambda m, x: hold(F.avg_pool2d(m.conv(x), 9, 1, 4)), conv=conv()).eval()
 
 
 HOLDERS: dict[str, tuple[Any, str]] = {
@@ -60,38 +55,29 @@ HOLDERS: dict[str, tuple[Any, str]] = {
 }
 
 
-def gradient(call: Any, x: Tensor, unit: tuple[int, int]) -> Tensor:
-    x = x.clone().requires_grad_(True)
-    with sound_norms():
-        call(x)[..., unit[0], unit[1]].sum().backward()
-    assert x.grad is not None
-    return x.grad
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", HOLDERS)
-def test_objects_are_searched(kind: str) -> None:
+def test_objects_are_searched(kind):
     hold, name = HOLDERS[kind]
-    net = Net(hold).eval()
-    assert erfscope.theoretical(net, input_size=SIZE).size_px == (11, 11)
-    found = erfscope.analyze(net, **QUICK)
+    module = net(hold)
+    found = erfscope.analyze(module, **QUICK)
     assert (found.layer, found.trf.size_px, found.unit.map_shape) == (name, (11, 11), (4, SIZE, SIZE))
     assert "output_not_read" not in {finding.code for finding in found.findings}
-    plan = erfscope.tile(net, 8, input_size=SIZE)
+    plan = erfscope.tile(module, 8, input_size=SIZE)
     image = torch.randn(3, 64, 64)
-    whole = F.avg_pool2d(net.conv(image[None]), 9, 1, 4)[0]
-    torch.testing.assert_close(erfscope.run_tiled(net, image, plan), whole)
+    whole = F.avg_pool2d(module.conv(image[None]), 9, 1, 4)[0]
+    torch.testing.assert_close(erfscope.run_tiled(module, image, plan), whole)
 
 
-def test_an_object_that_is_not_searched_is_said() -> None:
-    net = Net(lambda x: types.SimpleNamespace(map=x)).eval()
-    found = erfscope.analyze(net, **QUICK)
+def test_an_object_that_is_not_searched_is_said():
+    module = net(lambda x: types.SimpleNamespace(map=x))
+    found = erfscope.analyze(module, **QUICK)
     assert found.layer == "conv"
     assert [f.text for f in found.findings if f.code == "output_not_read"] == [
         "no tensor is found in what the model returns, so that conv inside it is measured; let"
         " erfscope.wrap(model, forward=lambda m, x: m(x).NAME) return the tensor"
     ]
-    wrapped = erfscope.wrap(net, forward=lambda m, x: m(x).map, input_size=SIZE)
+    wrapped = erfscope.wrap(module, forward=lambda m, x: m(x).map, input_size=SIZE)
     again = erfscope.analyze(wrapped, samples=2, measures="r50")
     assert (again.layer, again.trf.size_px) == ("output", (11, 11))
 
@@ -107,21 +93,23 @@ FORWARDS: dict[str, tuple[Any, tuple[int, int]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FORWARDS)
-def test_a_function_around_the_module_is_measured_to_its_end(kind: str) -> None:
+def test_a_function_around_the_module_is_measured_to_its_end(kind):
     forward, size = FORWARDS[kind]
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.Tanh(), nn.Conv2d(6, 6, 3, padding=1)).eval().double()
     adapter = erfscope.wrap(net, forward=forward, input_size=SIZE)
     x = torch.randn(1, 3, SIZE, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    assert erfscope.theoretical(adapter, "output").size_px == size
-    found = erfscope.analyze(adapter, images=x, layer="output", measures="r50", convention="kim", verify=True)
-    assert found.verification is not None
+    options = {"images": x, "layer": "output", "measures": "r50"}
+    found = erfscope.analyze(adapter, convention="kim", verify=True, **options)
+    assert found.trf.size_px == size
     assert found.verification.holds
     assert found.unit.map_shape == tuple(forward(net, x).shape[1:])
-    there = gradient(lambda image: forward(net, image), x, found.unit.index).abs().sum((0, 1)).numpy() > 0
+    called = Does(lambda m, x: forward(m.net, x), net=net)
+
+    def read(y: Tensor) -> Tensor:
+        return y[(..., *found.unit.index)]
+
+    there = plain_gradient(called, x, read).abs().sum((0, 1)).numpy() > 0
     assert not (np.asarray(found.map) > 0)[~there].any()
-    assert tuple(
-        (int(np.flatnonzero(side)[0]), int(np.flatnonzero(side)[-1])) for side in (there.any(1), there.any(0))
-    ) == (found.trf.box_px)
-    every = erfscope.sweep(adapter, images=x, layer="output", unit="0x0", measures="r50")
-    assert every[0].layer == "output"
+    assert support(called, x, read) == found.trf.box_px
+    assert erfscope.sweep(adapter, unit="0x0", **options)[0].layer == "output"

@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_up import box_field
+from made_up import box_field, result
+from nets import conv
+from one_line import one_line
 from torch import nn
 
 import erfscope
 from erfscope import ErfMap, ErfscopeError, Result, Trf
 from erfscope.core import Finding
-from erfscope.core.answer.result import InputRecord, UnitRecord
 from erfscope.core.run import auto_input_size
 from erfscope.core.run.auto_input_size import DOUBLINGS, ENOUGH, TOO_SMALL, share_outside
-from erfscope.core.values.model_facts import Weights
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 OWN = 32
@@ -31,22 +31,16 @@ def field(side: int, size: int, **more: str) -> Trf:
 def row(values: np.ndarray, trf: Trf, **changes) -> Result:
     side = len(values)
     center = (float(side // 2),) * 2
-    erf = ErfMap(values=values / values.sum(), center_px=center, stride_px=(8.0, 8.0), trf=trf)
-    found = Result(
+    made, index = result("net"), (side // 16,) * 2
+    found = replace(
+        made,
         id=f"net-{side}",
-        label="net",
-        model="net",
-        status="ok",
-        weights=Weights(source="random", seed=0),
-        input=InputRecord(size=(side, side), source="leaves", n_images=4, n_draws=1, sha256="ab"),
-        layer="layer",
-        unit=UnitRecord(index=(side // 16,) * 2, center_px=center, center_exact=True, stride_px=(8.0, 8.0)),
-        convention="jacobian",
-        method="gradient",
-        scale="amplitude",
+        input=replace(made.input, size=(side, side)),
+        unit=replace(made.unit, index=index, center_px=center, stride_px=(8.0, 8.0)),
         trf=trf,
         measures={},
-        map=erf,
+        findings=(),
+        map=ErfMap(values=values / values.sum(), center_px=center, stride_px=(8.0, 8.0), trf=trf),
     )
     return replace(found, **changes)
 
@@ -134,14 +128,7 @@ ATTENTION = {"global_by": "attention (blocks.0)"}
         (narrow, 21, {}, 32, ENOUGH, [f"0% {LIES} 32x32"]),
         (wide, 61, {}, 64, ENOUGH, [f"{SHARE:.0%} of the ERF at 64x64 lies outside 32x32 and 0% {LIES} 64x64"]),
         (uniform, 8, ATTENTION, 128, TOO_SMALL, ["75% of the ERF", "the ERF grows", "(blocks.0) sees all"]),
-        (
-            corner,
-            801,
-            {},
-            32 * 2**DOUBLINGS,
-            TOO_SMALL,
-            ["30% of the ERF", "no more than 8 times the model's own"],
-        ),
+        (corner, 801, {}, 32 * 2**DOUBLINGS, TOO_SMALL, ["30% of the ERF", "no more than 8 times the model's own"]),
     ],
     ids=["a field inside the own size", "a field inside the next size", "an ERF that grows", "three doublings"],
 )
@@ -192,16 +179,12 @@ def test_every_result_has_to_fit_and_says_its_own_share():
 
 # --- whole calls ----------------------------------------------------------------------------------
 
-SMALL = {"weights": "random", "samples": 2, "measures": ["r50", "r90"]}
-
-
-@pytest.fixture(scope="module")
-def grown() -> erfscope.Report:
-    return erfscope.sweep("test_efficientnet", input_size="auto", **SMALL)
+SMALL = {"weights": "random", "samples": 1, "measures": ["r50"]}
 
 
 @pytest.mark.slow
-def test_every_size_is_a_row_with_the_numbers_of_that_size(grown):
+def test_every_size_is_a_row_with_the_numbers_of_that_size(tmp_path):
+    grown = erfscope.sweep("test_efficientnet", input_size="auto", **SMALL)
     assert [each.input.size for each in grown] == [(160, 160), (320, 320)]
     for each in grown:
         alone = erfscope.analyze("test_efficientnet", input_size=each.input.size, **SMALL)
@@ -209,10 +192,7 @@ def test_every_size_is_a_row_with_the_numbers_of_that_size(grown):
     assert [said(each)[0][0] if said(each) else None for each in grown] == [None, ENOUGH]
     assert grown.settings["input_size"] == "auto"
     assert len({each.id for each in grown}) == 2
-
-
-@pytest.mark.slow
-def test_a_stored_run_is_gone_on_with(grown, tmp_path):
+    # A stored run is gone on with.
     grown.save(tmp_path / "erf", drawn=False)
     stored = erfscope.read(tmp_path / "erf")
     again = erfscope.sweep("test_efficientnet", input_size="auto", resume=stored, **SMALL)
@@ -221,8 +201,7 @@ def test_a_stored_run_is_gone_on_with(grown, tmp_path):
 
 @pytest.mark.slow
 def test_a_model_of_one_size_says_so_and_is_measured_there():
-    net = nn.Sequential(nn.Conv2d(3, 4, 41, padding=20), nn.Conv2d(4, 4, 41, padding=20))
-    adapter = erfscope.wrap(net, input_size=32)
+    adapter = erfscope.wrap(nn.Sequential(conv(3, 4, 41), conv(4, 4, 41)), input_size=32)
     (result,) = erfscope.sweep(adapter, input_size="auto", samples=2)
     assert result.input.size == (32, 32)
     ((code, text),) = said(result)
@@ -230,25 +209,13 @@ def test_a_model_of_one_size_says_so_and_is_measured_there():
     assert "64x64 cannot be measured: this adapter was made for inputs of (32, 32)" in text
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda folder: erfscope.compare(["test_resnet", "test_vit"], input_size="auto"),
-        lambda folder: erfscope.compare_isolated(["test_resnet", "test_vit"], input_size="auto"),
-        lambda folder: erfscope.check("test_resnet", baseline=folder.parent / "b.json", input_size="auto"),
-        lambda folder: erfscope.sweep("test_resnet", input_size="auto,224"),
-    ],
-    ids=["compare", "isolated", "check", "list"],
-)
-def test_elsewhere_a_size_has_to_be_given(call, tmp_path):
-    with pytest.raises(
-        ErfscopeError, match=r"input size auto is found by measuring one model, .*; give a size such as 224 here"
-    ):
-        call(tmp_path / "new")
-
-
-def test_shards_and_ready_tensors_have_a_size_of_their_own():
-    with pytest.raises(ErfscopeError, match="shards have to be of one input size"):
-        erfscope.sweep("test_resnet", input_size="auto", shard="1/2")
-    with pytest.raises(ErfscopeError, match="a ready tensor is used as it is"):
-        erfscope.analyze("test_resnet", input_size="auto", images=torch.zeros(1, 3, 64, 64))
+def test_elsewhere_a_size_has_to_be_given(tmp_path):
+    pair, auto = ["test_resnet", "test_vit"], {"input_size": "auto"}
+    words = r"input size auto is found by measuring one model, .*; give a size such as 224 here"
+    one_line(lambda: erfscope.compare(pair, **auto), words)
+    one_line(lambda: erfscope.compare_isolated(pair, **auto), words)
+    one_line(lambda: erfscope.check("test_resnet", baseline=tmp_path / "b.json", **auto), words)
+    one_line(lambda: erfscope.sweep("test_resnet", input_size="auto,224"), words)
+    one_line(lambda: erfscope.sweep("test_resnet", shard="1/2", **auto), "shards have to be of one input size")
+    images = torch.zeros(1, 3, 64, 64)
+    one_line(lambda: erfscope.analyze("test_resnet", images=images, **auto), "a ready tensor is used as it is")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -10,66 +11,68 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from nets import Does, conv
+from one_line import one_line
+from oracle import plain_gradient
 from torch import nn
 
 import erfscope
-from erfscope import MEASURES, ErfscopeError, MeasurementError
+from erfscope import MEASURES, MeasurementError
 from erfscope.core.values.layout import Layout
 from erfscope.core.values.unit_kind import KINDS, kind_of, layout_of_kind, resolve_kind
 
 SIDE = 12
 
 
-class TokenByHand(nn.Module):
+def token_by_hand():
     """Two class tokens of known sums: token 0 sums the left half of the image, token 1 has weight 3 on one pixel; the
     others are the pixels."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        pixels = x.flatten(2).transpose(1, 2)
-        left = x[..., : SIDE // 2].sum((2, 3))
-        one = 3 * x[:, :, 2, 5]
+    def forward(_, x):
+        pixels, left, one = x.flatten(2).transpose(1, 2), x[..., : SIDE // 2].sum((2, 3)), 3 * x[:, :, 2, 5]
         return torch.cat([left[:, None], one[:, None], pixels], 1)
 
+    return Does(forward)
 
-class Classifier(nn.Module):
+
+def classifier():
     """Class k looks at row k of the image alone."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mean(1).square().sum(2)
+    return Does(lambda m, x: x.mean(1).square().sum(2))
 
 
-class Both(nn.Module):
+def both():
     """A map of scores, and a vector."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores = nn.Conv2d(3, 5, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        scores = self.scores(x)
+    def forward(m, x):
+        scores = m.scores(x)
         return {"scores": scores, "vector": scores.mean((2, 3))}
+
+    return Does(forward, scores=conv(3, 5))
+
+
+def pictures():
+    torch.manual_seed(0)
+    return torch.randn(2, 3, SIDE, SIDE, dtype=torch.float64)
 
 
 def measured(module: nn.Module, **options: object) -> erfscope.Result:
-    torch.manual_seed(0)
-    images = torch.randn(2, 3, SIDE, SIDE, dtype=torch.float64)
-    return erfscope.analyze(module.double(), images=images, input_size=SIDE, dtype="float64", **options)
+    return erfscope.analyze(module.double(), images=pictures(), input_size=SIDE, dtype="float64", **options)
 
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_class_token_has_the_map_of_its_own_sum(plain):
-    result = measured(TokenByHand(), unit="token:0", layer="output", draws="all", plain=plain)
+    result = measured(token_by_hand(), unit="token:0", layer="output", draws="all", plain=plain)
     expected = np.zeros((SIDE, SIDE))
     expected[:, : SIDE // 2] = 2 / SIDE**2
     np.testing.assert_allclose(result.map.values, expected, atol=1e-15)
-    one = measured(TokenByHand(), unit="token:1", layer="output", draws="all", plain=plain)
+    one = measured(token_by_hand(), unit="token:1", layer="output", draws="all", plain=plain)
     assert one.map.values[2, 5] == pytest.approx(1)
     assert one.trf.clipped_box_px == ((2, 2), (5, 5))
     assert result.trf.clipped_box_px == ((0, SIDE - 1), (0, SIDE // 2 - 1))
 
 
 def test_a_unit_without_a_place_has_no_centre_and_the_sizes_around_its_centroid():
-    result = measured(TokenByHand(), unit="token:0", layer="output", draws="all", measures="all")
+    result = measured(token_by_hand(), unit="token:0", layer="output", draws="all", measures="all")
     assert (result.unit.kind, result.unit.index) == ("token", (0,))
     assert result.unit.center_px == result.unit.stride_px == result.trf.center_px == ()
     absent = [name for name, value in result.measures.items() if value.value is None]
@@ -89,26 +92,20 @@ def test_a_unit_without_a_place_has_no_centre_and_the_sizes_around_its_centroid(
 
 @pytest.mark.parametrize("convention", ["jacobian", "energy", "luo", "signed"])
 def test_a_class_is_one_score(convention):
-    result = measured(Classifier(), unit="class:4", convention=convention)
+    result = measured(classifier(), unit="class:4", convention=convention)
     assert (result.layer, result.unit.kind) == ("output", "class")
     assert set(np.flatnonzero(np.abs(result.map.values).sum(1))) == {4}
     # One channel has no signs to draw.
     assert result.input.n_draws == 1
 
 
-def test_a_class_of_a_map_is_its_scores_at_all_places():
-    module = Both()
+def test_a_class_of_a_map_is_its_scores_at_all_places_and_a_vector_the_first_that_is_returned():
+    module = both()
     result = measured(module, unit="class:3", layer="output[scores]", convention="luo")
     assert result.layer == "output[scores]"
-    torch.manual_seed(0)
-    x = torch.randn(2, 3, SIDE, SIDE, dtype=torch.float64).requires_grad_()
-    (gradient,) = torch.autograd.grad(module.double()(x)["scores"][:, 3].sum(), x)
-    expected = gradient.abs().sum(1).mean(0)
+    expected = plain_gradient(module.double(), pictures(), lambda y: y["scores"][:, 3]).abs().sum(1).mean(0)
     np.testing.assert_allclose(result.map.values, expected / expected.sum(), atol=1e-15)
-
-
-def test_a_vector_is_the_first_that_the_model_returns():
-    result = measured(Both(), unit="vector", draws="all")
+    result = measured(module, unit="vector", draws="all")
     assert (result.layer, result.unit.index, result.unit.kind) == ("output[vector]", (), "vector")
     assert result.map.values.min() > 0
 
@@ -128,47 +125,48 @@ def test_a_vector_is_the_first_that_the_model_returns():
 )
 def test_a_unit_that_is_not_there_is_refused_in_one_line(unit, error):
     options = {} if unit in ("vector", "class:3") else {"layer": "output"}
-    with pytest.raises(ErfscopeError, match=error) as caught:
-        measured(TokenByHand(), unit=unit, **options)
-    assert "\n" not in str(caught.value)
+    one_line(lambda: measured(token_by_hand(), unit=unit, **options), error)
 
 
-class Detector(nn.Module):
+def detected(m, x):
     """Boxes and scores of rows, and one vector of classes."""
-
-    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        rows = x.mean(1).flatten(1)
-        return {"boxes": rows[:, :, None].expand(-1, -1, 4), "scores": rows, "classes": rows[:, :5]}
+    rows = x.mean(1).flatten(1)
+    return {"boxes": rows[:, :, None].expand(-1, -1, 4), "scores": rows, "classes": rows[:, :5]}
 
 
-def test_of_several_outputs_one_must_be_named():
-    with pytest.raises(MeasurementError, match=r"several tensors with units 'vector', output\[scores\], output\[clas"):
-        measured(Detector(), unit="vector")
-    assert measured(Detector(), unit="class:2", layer="output[classes]").map.values[0, 2] == pytest.approx(1)
-    assert measured(Detector(), unit="row:3", draws="all").layer == "output[boxes]"
+def proposed(m, x):
+    """The cells of all images whose number is above the mean, in one list, with two scores each."""
+    cells = x[:, :2].flatten(2).transpose(1, 2).flatten(0, 1)
+    return cells[cells[:, 0] > cells[:, 0].mean()]
 
 
-def test_a_layer_without_such_an_axis_is_refused_with_its_shape():
-    with pytest.raises(MeasurementError, match=r"layer 'scores' has no axis of units 'token': its output has shape"):
-        measured(Both(), unit="token:0", layer="scores")
-    with pytest.raises(ErfscopeError, match="cannot read the unit 'token:'"):
-        measured(Both(), unit="token:", layer="scores")
-
-
-def test_the_refusal_of_a_layer_without_a_map_names_such_units():
-    with pytest.raises(MeasurementError, match="--unit token:N, query:N, class:N or vector"):
-        measured(Both(), layer="output[vector]")
+def test_of_several_outputs_one_must_be_named_that_has_such_an_axis():
+    words = r"several tensors with units 'vector', output\[scores\], output\[clas"
+    one_line(lambda: measured(Does(detected), unit="vector"), words, MeasurementError)
+    result = measured(Does(detected), unit="class:2", layer="output[classes]")
+    assert result.map.values[0, 2] == pytest.approx(1)
+    assert measured(Does(detected), unit="row:3", draws="all").layer == "output[boxes]"
+    words = r"layer 'scores' has no axis of units 'token': its output has shape"
+    one_line(lambda: measured(both(), unit="token:0", layer="scores"), words, MeasurementError)
+    one_line(lambda: measured(both(), unit="token:", layer="scores"), "cannot read the unit 'token:'")
+    words = "--unit token:N, query:N, class:N or vector"
+    one_line(lambda: measured(both(), layer="output[vector]"), words, MeasurementError)
+    # A list of all images is refused, and its scores are not taken for images.
+    words = r"has no axis of images: .*\(\d+, 2\) for 2 images; let erfscope"
+    for unit in ("row:0", "query:0", "class:1", "vector"):
+        call = lambda unit=unit: measured(Does(proposed), layer="output", unit=unit)  # noqa: E731
+        one_line(call, words, MeasurementError)
 
 
 def test_input_size_auto_needs_a_place():
-    with pytest.raises(ErfscopeError, match="which a unit 'class' has not"):
-        erfscope.analyze(Classifier(), unit="class:1", input_size="auto")
+    words = "which a unit 'class' has not"
+    one_line(lambda: erfscope.analyze(classifier(), unit="class:1", input_size="auto"), words)
 
 
+@pytest.mark.slow
 def test_several_tokens_are_a_result_each_and_survive_a_report(tmp_path):
-    torch.manual_seed(0)
-    x = torch.randn(2, 3, SIDE, SIDE)
-    report = erfscope.sweep(TokenByHand(), layer="output", unit="token:1,0", images=x, input_size=SIDE)
+    options = {"images": pictures().float(), "input_size": SIDE}
+    report = erfscope.sweep(token_by_hand(), layer="output", unit="token:1,0", **options)
     assert [result.unit.index for result in report] == [(1,), (0,)]
     report.save(tmp_path / "out")
     stored = erfscope.read(tmp_path / "out")
@@ -186,30 +184,26 @@ def test_several_tokens_are_a_result_each_and_survive_a_report(tmp_path):
     assert "token 0" in report.table(format="csv")
 
 
-def test_texts_say_centroid_and_show_no_cross():
-    text = str(measured(Classifier(), unit="class:4"))
+@pytest.mark.slow
+def test_texts_say_centroid_and_figures_show_no_cross(tmp_path):
+    result = measured(classifier(), unit="class:4")
+    text = str(result)
     assert re.search(r"Half of the ERF lies within \S+ px of its centroid \(4", text)
     assert "+ unit" not in text
     assert "unit class" not in text
-
-
-def test_figures_have_no_cross(tmp_path):
-    figure = measured(Classifier(), unit="class:4").figure(tmp_path / "one.png")
+    figure = result.figure(tmp_path / "one.png")
     drawn = {artist.get_gid() for axes in figure.axes for artist in axes.get_children()}
     assert not drawn & {"unit", "r50", "r90"}
-    with pytest.raises(ErfscopeError, match="of a unit with a place"):
-        measured(Classifier(), unit="class:4").figure(kind="profile")
+    one_line(lambda: result.figure(kind="profile"), "of a unit with a place")
 
 
-def test_resuming_tells_kinds_apart(tmp_path):
-    x = torch.randn(2, 3, SIDE, SIDE)
-    options = {"images": x, "input_size": SIDE, "layer": "output"}
-    first = erfscope.sweep(TokenByHand(), unit="token:1", **options)
-    second = erfscope.sweep(TokenByHand(), unit="row:1", **options)
+def test_resuming_tells_kinds_apart():
+    options = {"images": pictures().float(), "input_size": SIDE, "layer": "output"}
+    first, second = (erfscope.sweep(token_by_hand(), unit=unit, **options) for unit in ("token:1", "row:1"))
     assert first[0].id != second[0].id
-    assert erfscope.sweep(TokenByHand(), unit="token:1", resume=first, **options)[0].measures == first[0].measures
-    with pytest.raises(ErfscopeError, match="unit"):
-        erfscope.sweep(TokenByHand(), unit="row:1", resume=first, **options)
+    again = erfscope.sweep(token_by_hand(), unit="token:1", resume=first, **options)
+    assert again[0].measures == first[0].measures
+    one_line(lambda: erfscope.sweep(token_by_hand(), unit="row:1", resume=first, **options), "unit")
 
 
 @pytest.mark.parametrize(
@@ -251,8 +245,8 @@ def test_the_axis_of_a_kind(kind, shape, layout, expected):
 def test_names_mean_indices():
     units = resolve_kind("token", ["registers", "0"], [9], layer="x", known={"registers": range(1, 4)})
     assert [unit.index for unit in units] == [(1,), (2,), (3,), (0,)]
-    with pytest.raises(ErfscopeError, match=r"unknown class 'goldn' in x.*did you mean 'golden'"):
-        resolve_kind("class", ["goldn"], [9], layer="x", known={"golden": (1,), "other": (2,)})
+    call = lambda: resolve_kind("class", ["goldn"], [9], layer="x", known={"golden": (1,), "other": (2,)})  # noqa: E731
+    one_line(call, r"unknown class 'goldn' in x.*did you mean 'golden'")
 
 
 def test_registers_and_classes_have_the_names_of_their_library():
@@ -265,55 +259,28 @@ def test_registers_and_classes_have_the_names_of_their_library():
     assert erfscope.wrap(without).unit_names("token") == {"registers": range(2)}
     assert erfscope.wrap(VisionTransformer(**small)).unit_names("token") == {}
     assert erfscope.wrap(timm.create_model("resnet18")).unit_names("class")["golden retriever"] == (207,)
-    assert erfscope.wrap(Classifier()).unit_names("class") == {}
+    assert erfscope.wrap(classifier()).unit_names("class") == {}
 
 
-class Anchors(nn.Module):
+def anchors(m, x):
     """Two levels of a detector, channels first and anchors of both in a row, as YOLO's heads give them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fine, self.coarse = nn.Conv2d(3, 5, 3, 2, 1), nn.Conv2d(5, 5, 3, 2, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        fine = self.fine(x)
-        return torch.cat([fine.flatten(2), self.coarse(fine.tanh()).flatten(2)], 2)
+    fine = m.fine(x)
+    return torch.cat([fine.flatten(2), m.coarse(fine.tanh()).flatten(2)], 2)
 
 
-@pytest.mark.parametrize("kind", ["row", "query", "token"])
-@pytest.mark.parametrize("row", [8, 40])
-def test_rows_are_along_the_dimension_whose_places_change(kind, row):
-    module = Anchors()
-    result = measured(module, layer="output", unit=f"{kind}:{row}", draws="all")
-    assert (result.unit.index, result.unit.map_shape) == ((row,), (5, 45))
-    torch.manual_seed(0)
-    x = torch.randn(2, 3, SIDE, SIDE, dtype=torch.float64).requires_grad_()
-    energy = torch.zeros(2, SIDE, SIDE, dtype=torch.float64)
-    for value in module(x)[..., row].sum(0):
-        (gradient,) = torch.autograd.grad(value, x, retain_graph=True)
-        energy += gradient.square().sum(1)
-    truth = (energy / energy.sum((1, 2), keepdim=True)).mean(0).sqrt()
-    assert np.abs(result.map.values - (truth / truth.sum()).numpy()).sum() < 1e-12
-    assert result.trf.size_px == ((3, 3) if row < 36 else (7, 7))
-
-
-def test_a_list_of_anchors_is_refused_with_their_number():
-    with pytest.raises(MeasurementError, match=r"\(1, 5, 45\), 45 tokens, whose places on the image form no grid"):
-        measured(Anchors(), layer="output")
-
-
-class Proposals(nn.Module):
-    """The cells of all images whose number is above the mean, in one list, with two scores each."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        cells = x[:, :2].flatten(2).transpose(1, 2).flatten(0, 1)
-        return cells[cells[:, 0] > cells[:, 0].mean()]
-
-
-@pytest.mark.parametrize("unit", ["row:0", "query:0", "class:1", "vector"])
-def test_a_list_of_all_images_is_refused_and_its_scores_are_not_taken_for_images(unit):
-    with pytest.raises(MeasurementError, match=r"has no axis of images: .*\(\d+, 2\) for 2 images; let erfscope"):
-        measured(Proposals(), layer="output", unit=unit)
+def test_rows_are_along_the_dimension_whose_places_change():
+    module = Does(anchors, fine=conv(3, 5, s=2), coarse=conv(5, 5, s=2))
+    for kind, row in itertools.product(("row", "query", "token"), (8, 40)):
+        result = measured(module, layer="output", unit=f"{kind}:{row}", draws="all", measures="r50")
+        assert (result.unit.index, result.unit.map_shape) == ((row,), (5, 45))
+        energy = sum(
+            plain_gradient(module, pictures(), lambda y, c=c, row=row: y[:, c, row]).square().sum(1) for c in range(5)
+        )
+        truth = (energy / energy.sum((1, 2), keepdim=True)).mean(0).sqrt()
+        assert np.abs(result.map.values - (truth / truth.sum()).numpy()).sum() < 1e-12
+        assert result.trf.size_px == ((3, 3) if row < 36 else (7, 7))
+    words = r"\(1, 5, 45\), 45 tokens, whose places on the image form no grid"
+    one_line(lambda: measured(module, layer="output"), words, MeasurementError)
 
 
 class RandomHeads(nn.Module):
@@ -350,7 +317,14 @@ def test_random_nets_have_the_maps_of_plain_autograd(seed, monkeypatch):
         name = f"output[{layer}]"
         truth = by_autograd(module, x, name, unit)
         for plain in (False, True):
-            options = {"layer": name, "unit": unit, "draws": "all", "dtype": "float64", "plain": plain}
+            options = {
+                "layer": name,
+                "unit": unit,
+                "draws": "all",
+                "dtype": "float64",
+                "measures": "r50",
+                "plain": plain,
+            }
             result = erfscope.analyze(module, images=x, input_size=size, **options)
             assert np.abs(result.map.values - truth).sum() < ALLOWED
             outside = truth.copy()
@@ -359,46 +333,43 @@ def test_random_nets_have_the_maps_of_plain_autograd(seed, monkeypatch):
 
 
 @pytest.mark.slow
-def test_heads_of_public_models_have_the_maps_of_plain_autograd(monkeypatch):
+def test_heads_of_public_models_and_nets_of_sound_have_the_maps_of_plain_autograd(monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    from heads import ALLOWED, HEADS, rows
+    import heads
+    import sound
 
     # Their kinds are there twice, and these take most of the time.
     slow = ("vit_small_patch14_reg4_dinov2", "convnext_atto", "vit_tiny_patch16_224", "torchvision RetinaNet")
     detector = "torchvision Faster R-CNN, "
     slow += tuple(detector + part for part in ("its pyramid", "scores of level 0", "scores of level 2", "a proposal"))
-    quick = tuple(head for head in HEADS if head.name not in slow)
-    wrong = [
-        (head.name, result.layer, distance)
-        for head, result, distance in rows(quick)
-        if distance > ALLOWED or result.layer != head.expected
-    ]
-    assert not wrong
+    quick = tuple(head for head in heads.HEADS if head.name not in slow)
+    for head, result, distance in heads.rows(quick):
+        assert (distance <= heads.ALLOWED, result.layer) == (True, head.expected), (head.name, distance)
+    names = ("SincNet front of PyanNet", "EEGNet-like", "WaveNet-like")
+    cases = tuple(case for case in sound.CASES if case.name in names)
+    assert len(cases) == 3
+    assert not [row for row in sound.rows(cases) if not sound.is_right(*row)]
 
 
 def test_layers_and_theoretical_take_such_units():
-    table = erfscope.layers(TokenByHand(), unit="token:1", input_size=SIDE)
+    table = erfscope.layers(token_by_hand(), unit="token:1", input_size=SIDE)
     assert [(row.name, row.unit, row.kind, row.trf.clipped_box_px) for row in table.rows] == [
         ("output", (1,), "token", ((2, 2), (5, 5)))
     ]
     assert "token 1" in str(table)
-    assert "centre" not in str(erfscope.theoretical(Classifier(), unit="class:4", input_size=SIDE))
-    assert erfscope.theoretical(Classifier(), unit="class:4", input_size=SIDE).clipped_box_px[0] == (4, 4)
+    assert "centre" not in str(erfscope.theoretical(classifier(), unit="class:4", input_size=SIDE))
+    assert erfscope.theoretical(classifier(), unit="class:4", input_size=SIDE).clipped_box_px[0] == (4, 4)
 
 
 def test_a_gate_guards_the_sizes_that_such_units_have(tmp_path):
-    torch.manual_seed(0)
     options = {"images": torch.randn(8, 3, SIDE, SIDE), "input_size": SIDE, "unit": "class:4"}
     baseline = tmp_path / "erf.json"
-    erfscope.check(Classifier(), baseline=baseline, update=True, **options)
-    verdict = erfscope.check(Classifier(), baseline=baseline, **options)
+    erfscope.check(classifier(), baseline=baseline, update=True, **options)
+    verdict = erfscope.check(classifier(), baseline=baseline, **options)
     assert verdict.word == "pass"
     assert [each.name for each in verdict.measures] == ["centroid_r50", "centroid_r90", "entropy_area"]
     assert "without a place" in verdict.text
-
-
-def test_a_monitor_follows_such_a_unit():
-    monitor = erfscope.ErfMonitor(Classifier(), images=torch.randn(4, 3, SIDE, SIDE), input_size=SIDE, unit="class:4")
+    monitor = erfscope.ErfMonitor(classifier(), **options)
     monitor.step(0)
     assert monitor.report()[0].unit.kind == "class"
