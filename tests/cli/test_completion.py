@@ -33,11 +33,7 @@ def environment(tmp_path) -> dict[str, str]:
     program = programs / "erfscope"
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m erfscope "$@"\n')
     program.chmod(0o755)
-    more = {
-        "PATH": f"{programs}:{os.environ['PATH']}",
-        "HOME": str(tmp_path),
-        "TERM": "dumb",
-    }
+    more = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(tmp_path), "TERM": "dumb"}
     return {**os.environ, **more}
 
 
@@ -105,11 +101,7 @@ def test_nothing_heavy_is_imported_at_tab():
         "import sys\nfrom erfscope.cli.main import main\ntry:\n    main()\nexcept SystemExit as stop:\n    assert"
         " stop.code == 0\nheavy = {'torch', 'timm', 'numpy'} & set(sys.modules)\nassert not heavy, heavy\n"
     )
-    asked = {
-        "_ERFSCOPE_COMPLETE": "bash_complete",
-        "COMP_WORDS": "erfscope analyze wide_resnet50",
-        "COMP_CWORD": "2",
-    }
+    asked = {"_ERFSCOPE_COMPLETE": "bash_complete", "COMP_WORDS": "erfscope analyze wide_resnet50", "COMP_CWORD": "2"}
     ran = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **asked},

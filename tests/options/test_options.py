@@ -48,12 +48,7 @@ def test_the_keywords_that_type_checkers_see_are_the_fields(module, fields, requ
 
 
 #: Names that the command line offers without importing what has them, and what has them.
-OFFERED = {
-    "convention": CONVENTIONS,
-    "method": NAMES,
-    "insert": BLOCKS,
-    "synthetic": KINDS,
-}
+OFFERED = {"convention": CONVENTIONS, "method": NAMES, "insert": BLOCKS, "synthetic": KINDS}
 
 
 @pytest.mark.parametrize("name", OFFERED)
