@@ -49,7 +49,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_environment: None) -> None:
     (tmp_path / "nets.py").write_text(NETS)
     np.save(tmp_path / "image.npy", ARRAY)
     monkeypatch.chdir(tmp_path)

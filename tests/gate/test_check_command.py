@@ -32,13 +32,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-HERE = Path(__file__).parent
+
+def what():
+    return (Path(__file__).parent / "broken").read_text()
 
 
 class NonLocal(nn.Module):
-    def __init__(self, channels):
+    def __init__(self):
         super().__init__()
-        self.q, self.k, self.v = (nn.Conv2d(channels, channels, 1) for _ in range(3))
+        self.q, self.k, self.v = (nn.Conv2d(8, 8, 1) for _ in range(3))
 
     def forward(self, x):
         q, k, v = (f(x).flatten(2) for f in (self.q, self.k, self.v))
@@ -48,27 +50,13 @@ class NonLocal(nn.Module):
 class Net(nn.Module):
     def __init__(self, broken, attention):
         super().__init__()
-        torch.manual_seed(1 if "retrained" in broken else 0)
-        padding = {"valid": 0}.get(broken, 1)
-        self.stem = nn.Conv2d(3, 8, 3, 2, padding, padding_mode="zeros" if broken == "valid" else "reflect")
+        valid, d = broken == "valid", {"dilation": 1, "dilated": 7}.get(broken, 3)
+        self.stem = nn.Conv2d(3, 8, 3, 2, 1 - valid, padding_mode="zeros" if valid else "reflect")
         self.near = nn.Conv2d(8, 8, 1) if broken == "1x1" else nn.Conv2d(8, 8, 3, 1, 1)
-        d = {"dilation": 1, "dilated": 7}.get(broken, 3)
         self.wide = nn.Conv2d(8, 8, 3, 1, d, dilation=d)
         self.far = nn.Conv2d(8, 8, 3, 1, 5, dilation=5)
-        self.attention = NonLocal(8) if attention and broken != "nonlocal" else nn.Identity()
+        self.attention = NonLocal() if attention and broken != "nonlocal" else nn.Identity()
         self.late = nn.Conv2d(8, 8, 3, 1 if broken == "stride" else 2, 1)
-        more = {"grown": 4.0, "far": 0.0}.get(broken, 1.0)
-        with torch.no_grad():
-            self.far.weight.mul_(more)
-            if broken == "tuned":
-                for p in self.parameters():
-                    p.mul_(1 + 0.003 * torch.randn(p.shape))
-            if broken == "nan":
-                self.stem.weight[0, 0, 0, 0] = float("nan")
-            if broken == "dead":
-                self.stem.bias.fill_(-1e3)
-        if broken == "raises":
-            raise ValueError("no such layer any more")
 
     def forward(self, x):
         x = torch.relu(self.stem(x))
@@ -76,12 +64,26 @@ class Net(nn.Module):
         return self.late(self.attention(x))
 
 
+@torch.no_grad()
 def net(attention=False):
-    return Net((HERE / "broken").read_text(), attention)
+    broken = what()
+    if broken == "raises":
+        raise ValueError("no such layer any more")
+    torch.manual_seed(broken == "retrained")
+    made = Net(broken, attention)
+    made.far.weight *= {"grown": 4.0, "far": 0.0}.get(broken, 1.0)
+    if broken == "tuned":
+        for p in made.parameters():
+            p *= 1 + 0.003 * torch.randn(p.shape)
+    if broken == "nan":
+        made.stem.weight[0, 0, 0, 0] = float("nan")
+    if broken == "dead":
+        made.stem.bias.fill_(-1e3)
+    return made
 
 
 def noisy():
-    torch.manual_seed(1 if (HERE / "broken").read_text() else 0)
+    torch.manual_seed(what() == "retrained")
     convs = [nn.Conv2d(a, 8, 3, s, 1) for a, s in ((3, 1), (8, 1), (8, 2), (8, 1))]
     return nn.Sequential(*(layer for conv in convs for layer in (conv, nn.ReLU())))[:-1]
 """
