@@ -75,7 +75,7 @@ def folder(tmp_path_factory):
         yield place
 
 
-@fuzz(150)
+@fuzz(80)
 @given(spec=WORDS, weights=st.sampled_from(["random", "random", "auto", "pretrained"]))
 def test_any_text_is_a_model_or_refused(folder, spec, weights):
     found = works_or_refuses(lambda: split_label(spec))
@@ -85,7 +85,7 @@ def test_any_text_is_a_model_or_refused(folder, spec, weights):
     assert isinstance(made, ErfscopeError) or isinstance(made.module, nn.Module)
 
 
-@fuzz(40)
+@fuzz(20)
 @given(spec=WORDS, name=st.sampled_from(["analyze", "compare", "layers", "check"]))
 def test_any_text_is_a_model_on_the_command_line(folder, spec, name):
     if spec.strip().startswith("-"):
@@ -120,7 +120,7 @@ ASKING = [
 ]
 
 
-@fuzz(120)
+@fuzz(60)
 @given(which=st.lists(st.tuples(st.sampled_from(ASKING), WORDS), min_size=1, max_size=2))
 def test_any_value_of_any_option_works_or_is_refused(folder, which):
     name = which[0][0][0]
@@ -173,7 +173,7 @@ TABLES = st.dictionaries(
 )
 
 
-@fuzz(100)
+@fuzz(60)
 @given(
     table=TABLES,
     head=st.sampled_from(HEADS),

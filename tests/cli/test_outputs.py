@@ -72,7 +72,7 @@ def place(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path
 
 
-@fuzz(150)
+@fuzz(80)
 @given(st.sampled_from([*WRITERS]), st.sampled_from(["out", "", "no/"]), NAMES, st.booleans())
 def test_an_output_of_any_name_is_written_or_refused_in_one_line(
     writer: str, start: str, name: str, force: bool
@@ -139,7 +139,7 @@ def contents() -> st.SearchStrategy[bytes]:
     )
 
 
-@fuzz(150)
+@fuzz(80)
 @given(st.sampled_from([*READERS]), SUFFIXES, st.data())
 def test_a_file_of_any_suffix_and_content_is_read_or_refused_in_one_line(
     reader: str, suffix: str, data: st.DataObject

@@ -240,30 +240,22 @@ def test_batches_that_do_not_fit_are_read_once(monkeypatch):
 
 
 def test_the_first_signal_is_remembered_and_the_second_ends_everything(capsys, monkeypatch):
-    monkeypatch.setattr(interrupting, "TWICE_S", 0.0)
+    Interruption().receive(signal.SIGINT, None)
+    assert "stopping before anything is measured; a second signal stops at once" in capsys.readouterr().err
+    # One to a process and to its group is one request.
+    monkeypatch.setattr(interrupting, "TWICE_S", 60.0)
     interruption = Interruption()
     assert not interruption()
-    interruption.receive(signal.SIGTERM, None)
-    assert interruption()
-    assert interruption.code == 143
-    assert "stopping after this batch" in capsys.readouterr().err
+    for _ in range(2):
+        interruption.receive(signal.SIGTERM, None)
+    assert (interruption(), interruption.code) == (True, 143)
+    assert capsys.readouterr().err.count("stopping after this batch") == 1
+    with pytest.raises(KeyboardInterrupt):
+        interruption.receive(signal.SIGINT, None)
+    monkeypatch.setattr(interrupting, "TWICE_S", 0.0)
     with pytest.raises(KeyboardInterrupt) as caught:
         interruption.receive(signal.SIGTERM, None)
     assert caught.value.code == 143
-
-
-def test_a_signal_before_the_first_model_is_measured_promises_no_results(capsys):
-    Interruption().receive(signal.SIGINT, None)
-    assert "stopping before anything is measured; a second signal stops at once" in capsys.readouterr().err
-
-
-def test_a_signal_to_a_process_and_to_its_group_is_one_request(monkeypatch):
-    monkeypatch.setattr(interrupting, "TWICE_S", 60.0)
-    interruption = Interruption()
-    interruption.receive(signal.SIGTERM, None)
-    interruption.receive(signal.SIGTERM, None)
-    with pytest.raises(KeyboardInterrupt):
-        interruption.receive(signal.SIGINT, None)
 
 
 def test_a_signal_in_the_middle_of_a_write_is_no_error_of_whoever_writes(monkeypatch, capfd):
@@ -314,17 +306,10 @@ def test_a_signal_to_a_group_of_processes_is_one_request(sent_to, tmp_path):
     """As from ``timeout`` and from schedulers."""
     (tmp_path / "nets.py").write_text(SLOW)
     asked = "--input-size 24 --samples 400 -b 1 --measures r50 --plain --json -o run"
-    words = ["analyze", "nets.py:slow", *asked.split()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with warm.WarmProcess(
-        [sys.executable, "-m", "erfscope", *words],
-        cwd=tmp_path,
-        env=environment,
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    call = [sys.executable, "-m", "erfscope", "analyze", "nets.py:slow", *asked.split()]
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with warm.WarmProcess(call, cwd=tmp_path, env=environment, start_new_session=True, **streams) as process:
         runs = 0
         while runs < 6 and (line := process.stderr.readline()):
             runs += "running" in line
@@ -382,47 +367,35 @@ def test_a_signal_leaves_a_valid_result_that_the_same_command_completes(number, 
     assert len(calls) == 6
 
 
-@pytest.mark.slow
-def test_ctrl_c_before_anything_is_measured_is_one_line():
-    code = """
-import os, signal, time
+BEGINNING = """
+import asyncio, os, signal, sys, time
 import erfscope.core.run.isolated
 from erfscope.core.run import opening
 from erfscope.cli.main import main
 
-def build(*_, **__):
+loop, left = asyncio.new_event_loop(), []
+
+def signals(*_, **__):
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.6)
 
-opening.load_model = build
-main(["analyze", "test_resnet"])
-"""
-    done = warm.run([sys.executable, "-c", code])
-    assert done.returncode == 130
-    assert done.stderr.splitlines()[-1] == "erfscope: interrupted"
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-def test_tasks_of_readers_that_are_cut_off_are_not_in_the_output():
-    code = """
-import asyncio
-from erfscope.core.run import opening
-from erfscope.cli.main import main
-
-loop = asyncio.new_event_loop()
-left = []
-
-def build(*_, **__):
+def readers(*_, **__):
     left.append(loop.create_task(asyncio.sleep(60)))
     raise KeyboardInterrupt
 
-opening.load_model = build
+opening.load_model = globals()[sys.argv[1]]
 main(["analyze", "test_resnet"])
 """
-    done = warm.run([sys.executable, "-c", code])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["signals", "readers"])
+def test_ctrl_c_before_anything_is_measured_is_one_line_also_where_tasks_of_readers_are_cut_off(what):
+    done = warm.run([sys.executable, "-c", BEGINNING, what])
+    assert done.returncode == 130
     assert done.stderr.splitlines()[-1] == "erfscope: interrupted"
+    assert "Traceback" not in done.stderr
     assert "destroyed" not in done.stderr
 
 
@@ -432,21 +405,17 @@ import os
 from pathlib import Path
 from torch import Tensor, nn
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3, padding=1)
-
+class Net(nn.Conv2d):
     def forward(self, x):
         said = Path(__file__).with_name("state").read_text()
         if type(x) is Tensor and said == "disk":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "scratch")
         if type(x) is Tensor and said == "model":
             raise ValueError("no space, no memory, says the model")
-        return self.conv(x)
+        return super().forward(x)
 
 def net():
-    return Net()
+    return Net(3, 4, 3, padding=1)
 """
 
 

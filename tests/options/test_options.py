@@ -197,7 +197,7 @@ def test_every_option_of_a_docstring_is_taken(name, tmp_path, monkeypatch, memor
         ("give mean= and std= (--mean, --std), or", "give mean= and std=, or", "give --mean, --std, or"),
         ("say axes='t' (--axes t)", "say axes='t'", "say --axes t"),
         ("use --plain (plain=True)", "use plain=True", "use --plain"),
-        ("use --tf32 or --plain (tf32=True, plain=True)", "use tf32=True, plain=True", "use --tf32 or --plain"),
+        ("use --seed 1 or --plain (seed=1, plain=True)", "use seed=1, plain=True", "use --seed 1 or --plain"),
         ("start again (--force)", "start again (--force)", "start again (--force)"),
     ],
 )
