@@ -11,10 +11,9 @@ import json
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
-import warnings
-from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 
@@ -23,11 +22,11 @@ import numpy as np
 import pytest
 import timm
 import torch
+import warm
 from PIL import Image
 from releases import needs_folders
 
 import erfscope
-from erfscope.cli import doctor as doctor_module
 from erfscope.cli.commands import OWN, import_command
 from erfscope.core.answer.storage import writing
 from erfscope.show.command.console import COMMON
@@ -48,6 +47,13 @@ def nudged():
         for p in net.parameters():
             p.mul_(1 + 0.02 * torch.randn_like(p))
     return net
+
+class Aside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen, self.aside = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+    def forward(self, x):
+        return self.seen(x), self.aside(torch.ones(1, 4, 9, 9, device=x.device))
 
 def nan():
     net = tiny()
@@ -123,8 +129,9 @@ def scene(tmp_path_factory) -> Path:
     state = timm.create_model("test_resnet").state_dict()
     state["layer3.0.conv1.weight"][:] = math.nan
     torch.save(state, folder / "nan.pth")
-    erfscope.sweep("test_resnet", weights="random", samples=2).save(folder / "two")
-    erfscope.sweep("test_resnet", weights="random", samples=3).save(folder / "three")
+    np.savez(folder / "image.npz", photo=np.zeros((3, 64, 64)))
+    for name, samples in (("two", 2), ("three", 3)):
+        erfscope.sweep("test_resnet", weights="random", samples=samples).save(folder / name)
     return folder
 
 
@@ -148,177 +155,160 @@ def results(out: str) -> list[dict]:
 
 # --- Bad input: nothing could be started (2) ------------------------------------------------------
 
-#: Limits and words of every option: tests/options.
-NOT_STARTED = {
-    "unknown model": (["analyze", "resnet81"], "resnet81", "did you mean 'resnet18'"),
-    "no model": (["analyze"], "no model was named", "erfscope analyze resnet18"),
-    "empty model": (["analyze", ""], "no model was named"),
-    "unknown command": (["analyse", "resnet18"], "analyse", "analyze"),
-    "unknown option": (["analyze", "test_resnet", "--layr", "x"], "--layr", "--layer"),
-    "two models": (["analyze", "a", "b"], "b", "--help"),
-    "unknown layer": (["analyze", "test_resnet", *QUICK, "--layer", "layer9"], "layer9", "did you mean 'layer4'"),
-    "empty layer": (["analyze", "test_resnet", *QUICK, "--layer", ","], "layer is empty"),
-    "unit outside": (["analyze", "test_resnet", *QUICK, "--unit", "99,99"], "99,99", "5x5", "4,4"),
-    "negative unit": (["analyze", "test_resnet", *QUICK, "--unit", "-1,0"], "-1,0", "5x5"),
-    "unit word": (["analyze", "test_resnet", *QUICK, "--unit", "middel"], "middel", "centre, corner, edge, grid:N"),
-    "half a unit": (["analyze", "test_resnet", *QUICK, "--unit", "3"], "'3'", "3,3"),
-    "empty grid": (["analyze", "test_resnet", *QUICK, "--unit", "grid:0"], "grid:N"),
-    "corrupt image": (
-        ["analyze", "test_resnet", *QUICK, "--image", "corrupt.png"],
-        "corrupt.png",
-        "damaged",
-        "leave it out",
-    ),
-    "empty image": (["analyze", "test_resnet", *QUICK, "--image", "empty.png"], "empty.png", "is empty"),
-    "no image": (["analyze", "test_resnet", *QUICK, "--image", "text.png"], "text.png", "not an image", "PNG"),
-    "missing file": (["analyze", "test_resnet", *QUICK, "--image", "goood.png"], "goood.png", "does not exist"),
-    "missing folder": (["analyze", "test_resnet", *QUICK, "--image", "val/"], "val/", "does not exist"),
-    "empty folder": (["analyze", "test_resnet", *QUICK, "--image", "nothing"], "nothing", ".png"),
-    "empty pattern": (["analyze", "test_resnet", *QUICK, "--image", "val/*.jpg"], "val/*.jpg", "does not exist"),
-    "wrong checkpoint": (
-        ["analyze", "test_resnet", "--checkpoint", "wrong.pth"],
-        "wrong.pth",
-        "missing: conv1.0.weight",
-        "no key matches",
-    ),
-    "no checkpoint": (["analyze", "test_resnet", "--checkpoint", "notes.pth"], "notes.pth", "damaged", "torch.save"),
-    "missing checkpoint": (["analyze", "test_resnet", "--checkpoint", "gone.pth"], "gone.pth", "does not exist"),
-    "code in a checkpoint": (
-        ["analyze", "test_resnet", "--checkpoint", "evil.pth"],
-        "evil.pth",
-        "runs no code",
-        "state_dict()",
-    ),
-    "onnx": (["analyze", "model.onnx"], "model.onnx", "no gradients", "package.module:factory"),
-    "image as model": (["analyze", "good.png"], "good.png", "is an image", "--image 'good.png'"),
-    "checkpoint as model": (["analyze", "wrong.pth"], "wrong.pth", "--checkpoint"),
-    "python file as model": (["analyze", "nets.py"], "nets.py", "nets.py:NAME"),
-    "factory that raises": (["analyze", "nets.py:raises"], "nets.py:raises failed", "no weights here"),
-    "factory of a number": (["analyze", "nets.py:number"], "returned int", "nn.Module"),
-    "unknown factory": (["analyze", "nets.py:tinny"], "tinny", "did you mean 'tiny'"),
-    "lazy layers": (["analyze", "nets.py:lazy"], "lazy parameters", "example input"),
-    "zero samples": (["analyze", "test_resnet", "--samples", "0"], "samples", "at least 1", "not 0"),
-    "samples in words": (["analyze", "test_resnet", "--samples", "many"], "--samples", "many"),
-    "negative size": (["analyze", "test_resnet", "--input-size", "-3"], "-3", "at least 1"),
-    "zero size": (["analyze", "test_resnet", "--input-size", "0x64"], "0x64", "at least 1"),
-    "size in words": (["analyze", "test_resnet", "--input-size", "large"], "large", "224 or 192x256"),
-    "draws": (["analyze", "test_resnet", "--draws", "0"], "draws", "'all'"),
-    "dtype": (["analyze", "test_resnet", "--dtype", "flaot32"], "flaot32", "did you mean 'float32'"),
-    "device": (["analyze", "test_resnet", *QUICK, "--device", "tpu"], "tpu", "auto, cpu, cuda, mps"),
-    "meta device": (["analyze", "test_resnet", *QUICK, "--device", "meta"], "meta", "auto, cpu, cuda, mps"),
-    "convention": (["analyze", "test_resnet", "--convention", "jacobain"], "jacobain", "did you mean 'jacobian'"),
-    "no convention": (["analyze", "test_resnet", "--convention", ""], "convention is empty"),
-    "one bad convention": (["analyze", "test_resnet", "--convention", "luo,kin"], "kin", "did you mean 'kim'"),
-    "method": (["analyze", "test_resnet", *QUICK, "--method", "gradiant"], "gradiant", "did you mean 'gradient'"),
-    "guided backprop": (
-        ["analyze", "nets.py:tiny", *TINY, "--method", "guided_backprop"],
-        "nn.ReLU",
-        "--method gradient",
-    ),
-    "measures": (["analyze", "test_resnet", "--measures", "r50,r51"], "r51", "did you mean 'r50'"),
-    "no measures": (["analyze", "test_resnet", "--measures", ","], "measures is empty", "r50"),
-    "format": (["analyze", "test_resnet", "--format", "jason"], "jason", "'json'"),
-    "wrt": (["analyze", "test_resnet", *QUICK, "--wrt", "layer9"], "layer9", "did you mean 'layer4'"),
-    "wrt after the layer": (
-        ["analyze", "test_resnet", *QUICK, "--layer", "layer2", "--wrt", "layer4"],
-        "layer2",
-        "layer4",
-        "no path",
-    ),
-    "synthetic": (["analyze", "test_resnet", *QUICK, "--synthetic", "leafs"], "leafs", "did you mean 'leaves'"),
-    "both images": (
-        ["analyze", "test_resnet", "--synthetic", "noise", "--image", "good.png"],
-        "either images or a synthetic",
-    ),
-    "weights": (["analyze", "test_resnet", "--weights", "randm"], "randm", "did you mean 'random'"),
-    "no weights": (["analyze", "test_resnet", "--weights", ""], "weights is empty"),
-    "pretrained offline": (
-        ["analyze", "test_resnet", "--weights", "pretrained"],
-        "test_resnet",
-        "HF_HUB_OFFLINE",
-        "--weights random",
-    ),
-    "model kwargs": (["analyze", "test_resnet", "--model-kwargs", "depth"], "depth", "NAME=VALUE"),
-    "refused kwargs": (
-        ["analyze", "test_resnet", *QUICK, "--model-kwargs", "wings=2"],
-        "wings=2",
-        "unexpected keyword",
-    ),
-    "until-se": (["analyze", "test_resnet", "--until-se", "200%"], "until-se", "between 0 and 100 %"),
-    "until-se in words": (["analyze", "test_resnet", "--until-se", "soon"], "--until-se", "2%"),
-    "endless mean": (["analyze", "nets.py:tiny", "--mean", "nan"], "mean", "finite"),
-    "two means": (["analyze", "test_resnet", "--weights", "random", "--mean", "0.5,0.4"], "2 values", "3 channels"),
-    "image for five channels": (["analyze", "nets.py:five", *TINY, "--image", "good.png"], "5 channels", "--synthetic"),
-    "no folder above -o": (["analyze", "test_resnet", "-o", "good.png/erf"], "the folder good.png", "choose another"),
-    "existing -o": (["analyze", "test_resnet", "-o", "good.png"], "good.png exists already", "--force"),
-    "foreign folder": (["analyze", "test_resnet", "-o", "full", "--force"], "full", "not an erfscope report"),
-    "suffix of -o": (["analyze", "test_resnet", "-o", "erf.docx"], "erf.docx", ".json, .csv"),
-    "empty -o": (["analyze", "test_resnet", "-o", ""], "-o", "empty name"),
-    "-o twice": (["analyze", "test_resnet", "-o", "erf.json", "-o", "./erf.json"], "erf.json", "twice"),
-    "-o is here": (["analyze", "test_resnet", "-o", "."], "working directory"),
-    "nothing to compare": (["compare"], "nothing to compare", "compare resnet18 resnet50"),
-    "layer of several": (
-        ["compare", "test_resnet", "test_vit", "--layer", "blocks.1"],
-        "blocks.1",
-        "LABEL=MODEL@LAYER",
-    ),
-    "checkpoint of several": (
-        ["compare", "test_resnet", "test_vit", "--checkpoint", "wrong.pth"],
-        "--checkpoint",
-        "LABEL=FILE",
-    ),
-    "sort": (["compare", "test_resnet", "test_vit", "--sort", "r51"], "r51", "did you mean 'r50'"),
-    "missing report": (["compare", "test_resnet", "gone.json", *QUICK], "gone.json", "does not exist"),
-    "one bad name": (["compare", "test_resnet", "resnt18", *QUICK], "resnt18", "did you mean 'resnet18'"),
-    "layers of nothing": (["layers"], "MODEL"),
-    "layers of no layer": (["layers", "test_resnet", "--layer", "layer9"], "layer9", "did you mean 'layer4'"),
-    "shard of none": (
-        ["analyze", "test_resnet", *QUICK, "--shard", "1/0"],
-        "cannot read the shard '1/0'",
-        "from 1/4 to 4/4",
-    ),
-    "contours in words": (["analyze", "test_resnet", "--contours", "a"], "'a' is no list of numbers", "write 50,90"),
-    "tokens of no layout": (["analyze", "test_vit", *QUICK, "--prefix-tokens", "1"], "prefix-tokens", "--layout NLC"),
-    "tokens of a map": (
-        ["layers", "test_vit", "--layout", "NCHW", "--prefix-tokens", "1"],
-        "prefix-tokens",
-        "--layout NLC",
-    ),
-    "link to no image": (
-        ["analyze", "test_resnet", *QUICK, "--image", "dangling"],
-        "'dangling' is a link to 'moved', which does not exist",
-    ),
-    "link to no folder": (
-        ["analyze", "test_resnet", *QUICK, "--image", "dangling/a.png"],
-        "'dangling' is a link to 'moved'",
-    ),
-    "link to no weights": (["analyze", "test_resnet", "--checkpoint", "dangling"], "'dangling' is a link to 'moved'"),
-    "link to no report": (["compare", "dangling", "test_resnet", *QUICK], "'dangling' is a link to 'moved'"),
-    "link to no shard": (["merge", "dangling"], "'dangling' is a link to 'moved'"),
-    "merge of no shard": (["merge", "two"], "test_resnet is no shard with its sums", "--shard i/n -o DIR"),
-    "merge of no report": (["merge", "good.png"], "good.png"),
-    "models like nothing": (["models", "resnet18x"], "resnet18x", "did you mean 'resnet18'"),
-}
+#: A command, and words of its one line of error. Limits and words of every option: tests/options.
+REFUSED = """
+analyze resnet81 | resnet81 | did you mean 'resnet18'
+analyze | no model was named | erfscope analyze resnet18
+analyze '' | no model was named
+analyse resnet18 | analyse | analyze
+analyze test_resnet --layr x | --layr | --layer
+analyze a b | b | --help
+analyze test_resnet QUICK --layer layer9 | layer9 | did you mean 'layer4'
+analyze test_resnet QUICK --layer , | layer is empty
+analyze nets.py:tiny TINY --unit 99,99 | 99,99 | 8x8 | 7,7
+analyze nets.py:tiny TINY --unit -1,0 | -1,0 | 8x8
+analyze nets.py:tiny TINY --unit middel | middel | centre, corner, edge, grid:N
+analyze nets.py:tiny TINY --unit 3 | '3' | 3,3
+analyze nets.py:tiny TINY --unit grid:0 | grid:N
+analyze nets.py:tiny TINY --image corrupt.png | corrupt.png | damaged | leave it out
+analyze nets.py:tiny TINY --image empty.png | empty.png | is empty
+analyze nets.py:tiny TINY --image text.png | text.png | not an image | PNG
+analyze nets.py:tiny TINY --image goood.png | goood.png | does not exist
+analyze nets.py:tiny TINY --image val/ | val/ | does not exist
+analyze nets.py:tiny TINY --image nothing | nothing | .png
+analyze nets.py:tiny TINY --image val/*.jpg | val/*.jpg | does not exist
+analyze nets.py:tiny TINY --image dangling | 'dangling' is a link to 'moved', which does not exist
+analyze nets.py:tiny TINY --image dangling/a.png | 'dangling' is a link to 'moved'
+analyze test_resnet --checkpoint wrong.pth | wrong.pth | missing: conv1.0.weight | no key matches
+analyze test_resnet --checkpoint notes.pth | notes.pth | damaged | torch.save
+analyze test_resnet --checkpoint gone.pth | gone.pth | does not exist
+analyze test_resnet --checkpoint evil.pth | evil.pth | runs no code | state_dict()
+analyze test_resnet --checkpoint dangling | 'dangling' is a link to 'moved'
+analyze model.onnx | model.onnx | no gradients | package.module:factory
+analyze good.png | good.png | is an image | --image 'good.png'
+analyze wrong.pth | wrong.pth | --checkpoint
+analyze nets.py | nets.py | nets.py:NAME
+analyze nets.py:raises | nets.py:raises failed | no weights here
+analyze nets.py:number | returned int | nn.Module
+analyze nets.py:tinny | tinny | did you mean 'tiny'
+analyze nets.py:lazy | lazy parameters | example input
+analyze test_resnet --samples 0 | samples | at least 1 | not 0
+analyze test_resnet --samples many | --samples | many
+analyze test_resnet --input-size -3 | -3 | at least 1
+analyze test_resnet --input-size 0x64 | 0x64 | at least 1
+analyze test_resnet --input-size large | large | 224 or 192x256
+analyze test_resnet --draws 0 | draws | 'all'
+analyze test_resnet --dtype flaot32 | flaot32 | did you mean 'float32'
+analyze test_resnet QUICK --device tpu | tpu | auto, cpu, cuda, mps
+analyze test_resnet QUICK --device meta | meta | auto, cpu, cuda, mps
+analyze test_resnet --convention jacobain | jacobain | did you mean 'jacobian'
+analyze test_resnet --convention '' | convention is empty
+analyze test_resnet --convention luo,kin | kin | did you mean 'kim'
+analyze test_resnet QUICK --method gradiant | gradiant | did you mean 'gradient'
+analyze nets.py:tiny TINY --method guided_backprop | nn.ReLU | --method gradient
+analyze test_resnet --measures r50,r51 | r51 | did you mean 'r50'
+analyze test_resnet --measures , | measures is empty | r50
+analyze test_resnet --format jason | jason | 'json'
+analyze test_resnet QUICK --wrt layer9 | layer9 | did you mean 'layer4'
+analyze test_resnet QUICK --layer layer2 --wrt layer4 | layer2 | layer4 | no path
+analyze test_resnet QUICK --synthetic leafs | leafs | did you mean 'leaves'
+analyze test_resnet --synthetic noise --image good.png | either images or a synthetic
+analyze test_resnet --weights randm | randm | did you mean 'random'
+analyze test_resnet --weights '' | weights is empty
+analyze test_resnet --weights pretrained | test_resnet | HF_HUB_OFFLINE | --weights random
+analyze test_resnet --model-kwargs depth | depth | NAME=VALUE
+analyze test_resnet QUICK --model-kwargs wings=2 | wings=2 | unexpected keyword
+analyze test_resnet --until-se 200% | until-se | between 0 and 100 %
+analyze test_resnet --until-se soon | --until-se | 2%
+analyze nets.py:tiny --mean nan | mean | finite
+analyze test_resnet --weights random --mean 0.5,0.4 | 2 values | 3 channels
+analyze nets.py:five TINY --image good.png | 5 channels | --synthetic
+analyze test_resnet -o good.png/erf | the folder good.png | choose another
+analyze test_resnet -o good.png | good.png exists already | --force
+analyze test_resnet -o full --force | full | not an erfscope report
+analyze test_resnet -o erf.docx | erf.docx | .json, .csv
+analyze test_resnet -o '' | -o | empty name
+analyze test_resnet -o erf.json -o ./erf.json | erf.json | twice
+analyze test_resnet -o . | working directory
+analyze test_resnet --resume | --resume continues the run in one folder; name it with -o DIR
+analyze test_resnet --resume -o x.json | --resume continues the run in one folder; name it with -o DIR
+analyze test_resnet --resume -o a/ -o b/ | --resume continues the run in one folder; name it with -o DIR
+analyze test_resnet QUICK --shard 1/0 | cannot read the shard '1/0' | from 1/4 to 4/4
+analyze test_resnet --contours a | 'a' is no list of numbers | write 50,90
+analyze test_vit QUICK --prefix-tokens 1 | prefix-tokens | --layout NLC
+compare | nothing to compare | compare resnet18 resnet50
+compare test_resnet test_vit --layer blocks.1 | blocks.1 | LABEL=MODEL@LAYER
+compare test_resnet test_vit --checkpoint wrong.pth | --checkpoint | LABEL=FILE
+compare test_resnet test_vit --sort r51 | r51 | did you mean 'r50'
+compare test_resnet gone.json QUICK | gone.json | does not exist
+compare test_resnet resnt18 QUICK | resnt18 | did you mean 'resnet18'
+compare dangling test_resnet QUICK | 'dangling' is a link to 'moved'
+compare test_resnet --time-limit 10m | works only with --isolate
+compare test_resnet --isolate --time-limit soon -o x/ | is no time
+compare test_resnet --isolate --memory-limit much -o x/ | is no size
+compare test_resnet --isolate --of resnet18 -o x/ | not for checkpoints
+layers | MODEL
+layers test_resnet --layer layer9 | layer9 | did you mean 'layer4'
+layers test_vit --layout NCHW --prefix-tokens 1 | prefix-tokens | --layout NLC
+layers test_resnet --layer layer3 --unit 10,0 | unit 10,0 lies outside layer3, whose map is 10x10
+layers test_resnet --unit 70,70 | unit 70,70 lies outside | the last unit is
+layers test_resnet --wrt layer1 --unit 70,70 | lies outside | the last unit is
+layers test_resnet --layer layer3 --unit middel | 'middel' | grid:N
+layers nets.py:Aside --layer aside --input-size 32 | 'aside' does not depend on the image
+layers test_resnet --layer layer1 --wrt layer3 | 'layer1' | 'layer3' | no path
+layers test_resnet --layer layer1 --wrt layr1 | there is: layer1, layer1.0 | did you mean 'layer1'
+layers test_resnet --wrt layr1 | 'layr1' | did you mean 'layer1'
+layers test_resnet --wrt fc | 'fc' holds no spatial map
+layers test_resnet --input-size 64,96 | at one input size, not 2
+3 layers test_resnet --layer fc | 'fc' holds no spatial map | (1, 1000)
+3 layers nets.py:Failing --input-size 2 | fails on an input of 3 channels at 2x2
+merge dangling | 'dangling' is a link to 'moved'
+merge two | test_resnet is no shard with its sums | --shard i/n -o DIR
+merge good.png | good.png
+models resnet18x | resnet18x | did you mean 'resnet18'
+tile nets.py:nothing | nothing
+tile nets.py:tiny --input-size 64 --layer 9 | unknown layer '9'
+tile nets.py:tiny --input-size 64 --tile big | cannot read the input size 'big'
+tile nets.py:tiny --input-size 64 --memory much | is no size
+tile nets.py:tiny --input-size 64 --for paint | monai
+tile nets.py:tiny --input-size 64 -o plan.yaml | .json
+tile nets.py:tiny --input-size 64 --run image.npz -o out.npy | image.npz is an archive of arrays; np.save
+3 tile nets.py:flat --input-size 64 | returns no map
+""".strip().splitlines()
+
+
+def words_of(line: str) -> tuple[list[str], list[str]]:
+    """The words of a command, and what it must say."""
+    command, *fragments = map(str.strip, line.split("|"))
+    short = {"QUICK": QUICK, "TINY": TINY}
+    return [each for word in shlex.split(command) for each in short.get(word, [word])], fragments
+
+
+def files_below(folder: Path) -> dict[str, int]:
+    """Files, and folders without any, with the time of their last change."""
+    found = [path for path in folder.rglob("*") if "__pycache__" not in path.parts]
+    return {
+        str(path.relative_to(folder)): path.lstat().st_mtime_ns
+        for path in found
+        if not path.is_dir() or not any(path.iterdir())
+    }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", NOT_STARTED)
-def test_what_cannot_be_started_is_one_line_with_code_2(run, scene, tmp_path, case):
-    arguments, *fragments = NOT_STARTED[case]
-    before = sorted(scene.rglob("*"))
-    keeps = arguments[:1] in (["analyze"], ["compare"]) and "-o" not in arguments
-    code, out, err = run(*arguments, *(["-o", str(tmp_path / "erf")] if keeps else []))
-    assert (code, out) == (2, "")
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_cannot_be_done_is_one_line_and_leaves_no_file(run, scene, tmp_path, line):
+    words, fragments = words_of(line)
+    expected = int(words.pop(0)) if words[0].isdigit() else 2
+    keeps = words[0] in ("analyze", "compare") and not {"-o", "--resume"} & {*words}
+    before = files_below(scene)
+    code, out, err = run(*words, *(["-o", str(tmp_path / "erf")] if keeps else []))
+    assert (code, out) == (expected, "")
     assert err.startswith("erfscope: ")
     assert err.count("\n") == 1, err
     assert "Traceback" not in err
     assert "internal error" not in err
-    for fragment in fragments:
-        assert fragment in err
-    assert list(tmp_path.iterdir()) == []
-    assert sorted(path for path in scene.rglob("*") if "__pycache__" not in path.parts) == [
-        path for path in before if "__pycache__" not in path.parts
-    ]
+    assert [each for each in fragments if each not in err] == []
+    assert (list(tmp_path.iterdir()), files_below(scene)) == ([], before)
 
 
 def test_code_in_a_checkpoint_is_never_executed(run, scene):
@@ -340,34 +330,34 @@ def test_v_shows_the_traceback_before_the_line(run, flag):
 
 # --- Bad input: it ran, but a result cannot be used (3) -------------------------------------------
 
-NOT_USABLE = {
-    "NaN weights": (["nets.py:nan", *TINY], "NaN", "0.weight", "other weights"),
-    "NaN checkpoint": (["test_resnet", "--checkpoint", "nan.pth", "--samples", "2"], "NaN", "layer3.0.conv1.weight"),
-    "no spatial map": (["nets.py:flat", *TINY], "no layer with a spatial map", "(B, C, h, w)"),
-    "failing forward": (["nets.py:Failing", *TINY], "boom", "fails on an input of 3 channels at 32x32"),
-    "wrong channels": (["nets.py:tiny", *TINY, "--in-chans", "4"], "4 channels at 32x32", "--in-chans"),
-    "no gradient": (["nets.py:dead", *TINY], "gradient is zero", "another layer"),
-}
+#: What is analyzed, and words of its one line of error.
+NOT_USABLE = """
+nets.py:nan TINY --format json | NaN | 0.weight | other weights
+test_resnet --checkpoint nan.pth --samples 2 --input-size 64 --format rich | NaN | layer3.0.conv1.weight
+nets.py:flat TINY --format csv | no layer with a spatial map | (B, C, h, w)
+nets.py:Failing TINY --format json | boom | fails on an input of 3 channels at 32x32
+nets.py:tiny TINY --in-chans 4 --format csv | 4 channels at 32x32 | --in-chans
+nets.py:dead TINY --format json | gradient is zero | another layer
+nets.py:dead TINY --format rich | gradient is zero | another layer
+""".strip().splitlines()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format_", ["rich", "json", "csv"])
-@pytest.mark.parametrize("case", NOT_USABLE)
-def test_what_ran_in_vain_is_a_row_and_one_line_with_code_3(run, tmp_path, case, format_):
-    arguments, *fragments = NOT_USABLE[case]
-    code, out, err = run("analyze", *arguments, "--format", format_, "-o", str(tmp_path / "erf"))
+@pytest.mark.parametrize("line", NOT_USABLE)
+def test_what_ran_in_vain_is_a_row_and_one_line_with_code_3(run, tmp_path, line):
+    words, fragments = words_of(line)
+    code, out, err = run("analyze", *words, "-o", str(tmp_path / "erf"))
     assert code == 3
     assert err.startswith("erfscope: ")
     assert err.count("\n") == 1, err
     assert "Traceback" not in out + err
-    for fragment in fragments:
-        assert fragment in err
-    if format_ == "json":
-        assert results(out)[0]["status"] == ("degenerate" if case == "no gradient" else "error")
+    assert [each for each in fragments if each not in err] == []
+    status = "degenerate" if "nets.py:dead" in words else "error"
+    assert erfscope.read(tmp_path / "erf")[0].status == status
+    if "json" in words:
+        assert results(out)[0]["status"] == status
     # The report of a failure is whole too, and nothing else is left behind.
-    assert [path.name for path in tmp_path.iterdir()] == ["erf"]
-    assert sorted(path.name for path in (tmp_path / "erf").iterdir()) == ["index.html", "report.json"]
-    assert not erfscope.read(tmp_path / "erf").ok
+    assert files_below(tmp_path).keys() == {"erf/index.html", "erf/report.json"}
 
 
 def test_a_model_that_leaves_the_program_is_one_line(run):
@@ -388,23 +378,19 @@ def test_an_input_beyond_memory_is_one_line(run, monkeypatch):
     assert "--input-size" in err
 
 
-def test_a_figure_of_nothing_is_said_and_the_row_is_still_printed(run, tmp_path):
+@pytest.mark.slow
+def test_what_cannot_be_written_is_said_and_the_row_is_still_printed(run, tmp_path, monkeypatch):
     code, out, err = run("analyze", "nets.py:nan", *TINY, "-o", str(tmp_path / "erf.png"), "--json")
-    assert code == 3
-    assert results(out)[0]["status"] == "error"
+    assert (code, results(out)[0]["status"]) == (3, "error")
     assert "no map to draw" in err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
 
-
-@pytest.mark.slow
-def test_a_full_disk_is_said_and_the_results_are_still_printed(run, tmp_path, monkeypatch):
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("erfscope.core.answer.storage.files.map_bytes", full)
     code, out, err = run("analyze", "nets.py:tiny", *TINY, "-o", str(tmp_path / "erf"), "--json")
-    assert code == 3
-    assert results(out)[0]["status"] == "ok"
+    assert (code, results(out)[0]["status"]) == (3, "ok")
     assert err.startswith("erfscope: cannot write ")
     assert "No space left on device" in err
     assert list((tmp_path / "erf").iterdir()) == []
@@ -427,7 +413,7 @@ def test_one_broken_picture_stops_the_run_unless_it_may_go_on(run):
 @pytest.mark.slow
 def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
     target = tmp_path / "erf"
-    code, out, err = run("analyze", "test_resnet", "--samples", "2", "-o", str(target))
+    code, out, err = run("analyze", "test_resnet", *TINY, "-o", str(target))
     assert code == 0
     identity, _, rest = out.partition("\nRANDOM WEIGHTS (")
     assert identity.startswith("test_resnet · layer4")
@@ -438,18 +424,14 @@ def test_the_fallback_to_random_weights_is_said_everywhere(run, tmp_path):
     text = "no pretrained weights (HF_HUB_OFFLINE is set); measured with random ones (seed 0)"
     assert err == f"erfscope: test_resnet: {text}; erfscope doctor --fix-hint test_resnet says how to get them\n"
     stored = erfscope.read(target)
-    assert stored[0].weights.fallback
     assert "random weights (fallback)" in " ".join(text.get_text() for text in stored.figure(conditions=True).texts)
-    for format_, pick in (("csv", 1), ("markdown", 2)):
-        code, out, err = run("analyze", "test_resnet", "--samples", "2", "--format", format_, "--measures", "r50")
-        assert code == 0
-        assert "random (fallback)" in out.splitlines()[pick]
-        assert "no pretrained weights" in err
-    code, out, err = run("analyze", "test_resnet", "--samples", "2", "--json")
-    (entry,) = results(out)
-    assert code == 0
+    assert "random (fallback)" in stored.table(format="csv").splitlines()[1]
+    (entry,) = results((target / "report.json").read_text())
     assert (entry["weights"]["source"], entry["weights"]["fallback"], entry["weights"]["seed"]) == ("random", True, 0)
-    assert "no pretrained weights" in err
+    # Those that were asked for are none.
+    code, out, err = run("analyze", "test_resnet", *QUICK, "--input-size", "32", "--format", "csv")
+    assert (code, err) == (0, "")
+    assert [row["weights"] for row in csv.DictReader(io.StringIO(out))] == ["random"]
 
 
 @pytest.mark.slow
@@ -459,7 +441,7 @@ def test_a_terminal_shows_random_weights_once_and_breaks_lines_between_words(tmp
     asked = ["test_resnet", "--samples", "2", "-o", str(tmp_path / "erf.json"), "--measures", "r50,r90"]
     call = [sys.executable, "-m", "erfscope", "analyze", *asked]
     environment = {**os.environ, "COLUMNS": "80", "TERM": "dumb", "HF_HUB_OFFLINE": "1"}
-    process = subprocess.Popen(call, stdout=inside, stderr=inside, stdin=subprocess.DEVNULL, env=environment)
+    process = warm.WarmProcess(call, stdout=inside, stderr=inside, stdin=subprocess.DEVNULL, env=environment)
     os.close(inside)
     shown = b""
     with contextlib.suppress(OSError):  # how Linux says that the other side is closed
@@ -472,14 +454,6 @@ def test_a_terminal_shows_random_weights_once_and_breaks_lines_between_words(tmp
     assert len(re.findall("random weights|random ones|no pretrained weights", text, flags=re.IGNORECASE)) == 1
     assert "erfscope doctor --fix-hint test_resnet says how to get pretrained weights" in text
     assert all(len(line) <= 80 or " " not in line.removeprefix("wrote ") for line in lines)
-
-
-@pytest.mark.slow
-def test_random_weights_that_were_asked_for_are_no_fallback(run):
-    code, out, err = run("analyze", "test_resnet", *QUICK, "--format", "csv", "--measures", "r50")
-    assert (code, err) == (0, "")
-    (row,) = csv.DictReader(io.StringIO(out))
-    assert row["weights"] == "random"
 
 
 @pytest.mark.slow
@@ -503,23 +477,21 @@ def test_every_format_gives_the_same_number(run):
     assert "\\toprule" in by_format["latex"]
 
 
-def kinds_in_folder(results):
-    """The figures of several results together that a report's folder holds."""
-    return [kind.name for kind in KINDS if kind.in_folder and kind.unfit(results) is None]
-
-
 @pytest.mark.slow
 def test_a_folder_holds_a_map_and_a_figure_per_result_and_is_replaced_by_force_only(run, tmp_path):
     target = tmp_path / "erf-1.0"
-    wanted = ["analyze", "nets.py:tiny", *TINY, "--unit", "centre,0x0", "-o", f"{target}/"]
+    wanted = ["analyze", "nets.py:tiny", *TINY, "--unit", "grid:2", "-o", f"{target}/"]
     code, out, _ = run(*wanted)
     assert code == 0
     assert out.splitlines()[-1] == f"wrote {target}/; look at {target / 'index.html'}"
-    results = erfscope.read(target).results
-    ids = [result.id for result in results]
-    figures = [*(f"{name}{suffix}" for name in kinds_in_folder(results) for suffix in (".png", ".pdf")), "figure.tex"]
+    found = erfscope.read(target).results
+    assert [result.unit.index for result in found] == [(2, 2), (2, 6), (6, 2), (6, 6)]
+    assert all(result.map is not None for result in found)
+    # The figures of several results together, and those of each.
+    kinds = [kind.name for kind in KINDS if kind.in_folder and kind.unfit(found) is None]
+    figures = [*(f"{name}{suffix}" for name in kinds for suffix in (".png", ".pdf")), "figure.tex"]
     assert {"panel.png", "profile.png", "units.png"} < set(figures)
-    each = [f"{i}{s}" for i in ids for s in (".npz", ".png", ".pdf")]
+    each = [f"{result.id}{suffix}" for result in found for suffix in (".npz", ".png", ".pdf")]
     assert sorted(path.name for path in target.iterdir()) == sorted(["index.html", "report.json", *figures, *each])
     code, out, err = run(*wanted)
     assert (code, out) == (2, "")
@@ -550,27 +522,35 @@ def test_a_folder_that_cannot_take_its_name_leaves_the_old_report(run, tmp_path,
 
 @pytest.mark.slow
 def test_files_are_written_even_if_nobody_reads_the_report(run, tmp_path, monkeypatch):
-    for number, format_ in enumerate(("rich", "json", "csv")):
+    for format_ in ("rich", "json", "csv"):
         reader, writer = os.pipe()
         os.close(reader)
         with os.fdopen(writer, "w") as unread, monkeypatch.context() as patched:
             patched.setattr(sys, "stdout", unread)
-            code, _, err = run(
-                "analyze", "nets.py:tiny", *TINY, "--format", format_, "-o", str(tmp_path / f"{number}.json")
-            )
-        assert (code, err) == (0, "")
-    assert len(list(tmp_path.iterdir())) == 3
+            target = tmp_path / f"{format_}.json"
+            code, _, err = run("analyze", "nets.py:tiny", *TINY, "--format", format_, "-o", str(target))
+        assert (code, err, target.is_file()) == (0, "", True)
 
 
 HOSTILE = ("[red]bold[bold]", "\x1b[31mred", "\u202eevil", "a|b", "two\nlines", "\udcff", "$x_1$", "+1")
 
 
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """Stored results of models with such labels."""
+    models = {label: torch.nn.Conv2d(3, 4, 3) for label in HOSTILE}
+    folder = tmp_path_factory.mktemp("hostile") / "report"
+    erfscope.compare(models, input_size=32, samples=2, measures="r50").save(folder, drawn=False)
+    return str(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", ["rich", "plain", "json", "csv", "markdown", "latex"])
-def test_labels_are_shown_as_they_are_and_steer_nothing(run, tmp_path, format_):
-    labelled = [f"{label}=nets.py:tiny" for label in HOSTILE]
+def test_labels_are_shown_as_they_are_and_steer_nothing(run, hostile, tmp_path, format_):
     target = tmp_path / "erf.png"
-    code, out, err = run("compare", *labelled, *TINY, "--measures", "r50", "--format", format_, "-o", str(target))
+    labelled = [f"{label}=nets.py:tiny" for label in HOSTILE]
+    compared = [*labelled, *TINY, "--measures", "r50"] if format_ == "rich" else [hostile]
+    code, out, err = run("compare", *compared, "--format", format_, "-o", str(target))
     assert (code, err) == (0, "")
     assert not STEERING.search(out)
     assert target.is_file()
@@ -578,9 +558,8 @@ def test_labels_are_shown_as_they_are_and_steer_nothing(run, tmp_path, format_):
         # In Markdown an opening bracket is escaped, so that no link begins there.
         assert (literal.replace("[", "\\[") if format_ == "markdown" else literal) in out
     if format_ == "json":
-        assert [entry["label"] for entry in results(out)] == [
-            *("[red]bold[bold]", "?[31mred", "?evil", "a|b", "two lines", "?", "$x_1$", "+1")
-        ]
+        shown = ["[red]bold[bold]", "?[31mred", "?evil", "a|b", "two lines", "?", "$x_1$", "+1"]
+        assert [entry["label"] for entry in results(out)] == shown
     if format_ == "csv":
         assert [row["label"] for row in csv.DictReader(io.StringIO(out))][-1] == "'+1"
 
@@ -620,16 +599,9 @@ def test_markup_in_names_is_shown_literally(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_quiet_leaves_only_the_results(run):
-    code, out, err = run("analyze", "test_resnet", "--samples", "2", "--measures", "r50", "-q", "--json")
-    assert (code, err) == (0, "")
-    assert results(out)[0]["weights"]["fallback"]
-
-
-@pytest.mark.slow
-def test_quiet_is_one_line_for_each_result(run):
-    few = ["--samples", "2", "--draws", "1", "--weights", "auto", "-q", "-o", "quiet.json"]
-    code, out, err = run("compare", "test_resnet", "test_vit", *few)
+def test_quiet_is_one_line_for_each_result_and_nothing_else(run):
+    few = ["--input-size", "160", "--samples", "2", "--draws", "1", "--weights", "auto", "-q", "-o", "quiet.json"]
+    code, out, err = run("compare", "test_resnet", "test_vit", *few, "--force")
     assert (code, err) == (0, "")
     for row, line in zip(results(Path("quiet.json").read_text()), out.splitlines(), strict=True):
         assert re.fullmatch(
@@ -638,13 +610,15 @@ def test_quiet_is_one_line_for_each_result(run):
     code, out, err = run("analyze", "nets.py:nan", "--input-size", "32", "-q")
     assert (code, err, len(out.splitlines())) == (3, "", 1)
     assert ": error, " in out
+    code, out, err = run("analyze", "nets.py:tiny", *TINY, "--image", "good.png", "-q", "--json")
+    assert (code, err, len(results(out))) == (0, "", 1)
 
 
 @pytest.mark.slow
 def test_fewer_images_than_samples_are_said(run):
-    _, out, _ = run("analyze", "test_resnet", *QUICK, "--image", "good.png", "--samples", "8")
+    _, out, _ = run("analyze", "nets.py:tiny", *TINY, "--image", "good.png", "--samples", "8")
     assert "! 8 samples were asked for, and there is one image\n" in out
-    _, out, _ = run("analyze", "test_resnet", *QUICK, "--image", "good.png", "--samples", "1")
+    _, out, _ = run("analyze", "nets.py:tiny", *TINY, "--image", "good.png", "--samples", "1")
     assert "samples were asked for" not in out
 
 
@@ -672,9 +646,10 @@ def test_no_color_means_no_colour(run, monkeypatch):
 
 
 def test_explain_prints_formulas_with_a_model_and_without(run):
-    code, out, _ = run("analyze", "--explain")
-    assert code == 0
-    assert "not a quality score" in " ".join(out.split())
+    for name in ("analyze", "compare"):
+        code, out, err = run(name, "--explain")
+        assert (code, err, "What to use when" in out) == (0, "", True)
+        assert "not a quality score" in " ".join(out.split())
     code, out, _ = run("analyze", "nets.py:tiny", *TINY, "--explain", "--measures", "r50")
     assert code == 0
     assert "sum_c e_c y_c" in out
@@ -684,52 +659,24 @@ def test_explain_prints_formulas_with_a_model_and_without(run):
 
 
 @pytest.mark.slow
-def test_a_sweep_is_the_product_in_order_with_distinct_ids(run, tmp_path):
+def test_a_sweep_is_the_product_in_order_with_distinct_ids(run):
     lists = {
-        "--input-size": ("64", "96"),
+        "--input-size": ("32", "48"),
         "--weights": ("random", "random-raw"),
         "--convention": ("luo", "kim"),
         "--layer": ("layer2", "layer3"),
         "--unit": ("1x1", "0x0"),
     }
     options = [text for option, values in lists.items() for text in (option, ",".join(values))]
-    code, out, _ = run("analyze", "test_resnet", "--samples", "2", "--measures", "r50", *options, "--json")
+    code, out, _ = run("analyze", "test_resnet", "--samples", "1", "--measures", "r50", *options, "--json")
     assert code == 0
-    entries = results(out)
-    found = [
-        (
-            str(entry["input"]["size"][0]),
-            entry["weights"]["source"],
-            entry["convention"],
-            entry["layer"],
-            "x".join(str(i) for i in entry["unit"]["index"]),
-        )
-        for entry in entries
-    ]
+    found, ids = [], set()
+    for entry in results(out):
+        size, unit = str(entry["input"]["size"][0]), "x".join(map(str, entry["unit"]["index"]))
+        found.append((size, entry["weights"]["source"], entry["convention"], entry["layer"], unit))
+        ids.add(entry["id"])
     assert found == list(itertools.product(*lists.values()))
-    assert len({entry["id"] for entry in entries}) == len(entries) == 32
-
-
-@pytest.mark.slow
-def test_a_stored_sweep_has_one_map_and_one_figure_per_result(run, tmp_path):
-    target = tmp_path / "erf"
-    code, _, _ = run("analyze", "nets.py:tiny", *TINY, "--convention", "luo,kim", "--unit", "grid:2", "-o", str(target))
-    assert code == 0
-    report = erfscope.read(target)
-    assert [result.unit.index for result in report] == [(2, 2), (2, 6), (6, 2), (6, 6)] * 2
-    for suffix, more in ((".npz", []), (".png", kinds_in_folder(report.results))):
-        assert sorted(path.stem for path in target.glob(f"*{suffix}")) == sorted(
-            [*(result.id for result in report), *more]
-        )
-    assert all(result.map is not None for result in report)
-
-
-@pytest.mark.slow
-def test_stages_are_all_stages(run):
-    code, out, _ = run("analyze", "test_resnet", *QUICK, "--layer", "stages", "--measures", "r50", "--format", "csv")
-    assert code == 0
-    layers = [row["layer"] for row in csv.DictReader(io.StringIO(out))]
-    assert layers == ["act1", "layer1", "layer2", "layer3", "layer4"]
+    assert len(ids) == 32
 
 
 # --- compare --------------------------------------------------------------------------------------
@@ -737,26 +684,15 @@ def test_stages_are_all_stages(run):
 
 @pytest.mark.slow
 def test_models_of_one_size_keep_it_and_others_meet_at_224(run):
-    code, out, _ = run("compare", "test_resnet", "V=test_vit", *QUICK, "--measures", "r50", "--json")
-    assert code == 0
-    assert [(e["label"], e["input"]["size"]) for e in results(out)] == [("test_resnet", [160, 160]), ("V", [160, 160])]
-    code, out, _ = run("compare", "test_resnet", "test_vit", "nets.py:tiny", *QUICK, "--measures", "r50", "--json")
-    assert code == 0
-    assert [e["input"]["size"] for e in results(out)] == [[224, 224]] * 3
-    code, out, _ = run(
-        "compare", "test_resnet", "test_vit", *QUICK, "--input-size", "96", "--measures", "r50", "--json"
+    both, asked = (
+        ["test_resnet", "V=test_vit"],
+        ["--weights", "random", "--samples", "1", "--measures", "r50", "--json"],
     )
-    assert [e["input"]["size"] for e in results(out)] == [[96, 96]] * 2
-
-
-@pytest.mark.slow
-def test_compared_models_see_the_same_pixels(scene, monkeypatch):
-    monkeypatch.chdir(scene)
-    ours, theirs = erfscope.compare(
-        ["test_resnet", "nets.py:tiny"], weights="random", images="good.png", input_size=64, measures="r50"
-    )
-    assert (ours.input.sha256, ours.picture.shape) == (theirs.input.sha256, (64, 64, 3))
-    np.testing.assert_array_equal(ours.picture, theirs.picture)
+    for models, more, side in ((both, [], 160), ([*both, "nets.py:tiny"], [], 224), (both, ["--input-size", "96"], 96)):
+        code, out, _ = run("compare", *models, *asked, *more)
+        assert code == 0
+        found = [(entry["label"], entry["input"]["size"]) for entry in results(out)]
+        assert found == [(model.partition("=")[0], [side, side]) for model in models]
 
 
 def test_a_paired_difference_is_surer_than_an_unpaired_one(scene, monkeypatch):
@@ -781,29 +717,16 @@ def test_the_table_shows_differences_and_sorts_by_a_measure(run):
 
 @pytest.mark.slow
 def test_a_model_that_fails_is_a_row_and_the_others_are_measured(run, tmp_path):
-    models = ["nets.py:tiny", "nets.py:Failing", "nets.py:five", "nets.py:flat", "test_resnet"]
-    code, out, err = run("compare", *models, *QUICK, "--input-size", "32", "--json", "-o", str(tmp_path / "erf"))
+    names = ["nets.py:tiny", "nets.py:Failing", "nets.py:five", "nets.py:flat", "torchvision:vit_b_16", "test_resnet"]
+    code, out, err = run("compare", *names, *QUICK, "--input-size", "40", "--json", "-o", str(tmp_path / "erf"))
     assert code == 3
-    assert [entry["status"] for entry in results(out)] == ["ok", "error", "error", "error", "ok"]
-    reasons = err.splitlines()
-    assert len(reasons) == 3
-    assert "boom" in reasons[0]
-    assert "takes 5 channels" in reasons[1]
-    assert "no layer with a spatial map" in reasons[2]
-    assert len(erfscope.read(tmp_path / "erf")) == 5
-    code, out, _ = run("compare", *models, *QUICK, "--input-size", "32")
-    assert code == 3
-    assert "boom" in out
-
-
-@pytest.mark.slow
-def test_a_model_that_cannot_take_the_common_size_is_a_row(run):
-    code, out, err = run(
-        "compare", "nets.py:tiny", "torchvision:vit_b_16", *QUICK, "--input-size", "40", "--measures", "r50", "--json"
-    )
-    assert code == 3
-    assert [(e["status"], e["input"]["size"]) for e in results(out)] == [("ok", [40, 40]), ("error", [40, 40])]
-    assert "image_size=40" in err
+    assert [entry["status"] for entry in results(out)] == ["ok", "error", "error", "error", "error", "ok"]
+    assert {tuple(entry["input"]["size"]) for entry in results(out)} == {(40, 40)}
+    said = ("boom", "takes 5 channels", "no layer with a spatial map", "image_size=40")
+    assert [words in line for words, line in zip(said, err.splitlines(), strict=True)] == [True] * 4
+    assert len(erfscope.read(tmp_path / "erf")) == 6
+    code, out, _ = run("compare", str(tmp_path / "erf"))
+    assert (code, "boom" in out) == (3, True)
 
 
 @pytest.mark.slow
@@ -816,18 +739,11 @@ def test_stored_results_are_rows_under_their_label(run):
     assert stored["measures"]["r50"]["value"] == pytest.approx(fresh["measures"]["r50"]["value"], rel=1e-6)
     assert len({stored["id"], fresh["id"]}) == 2
     code, out, _ = run("compare", "two/report.json", "two", "--json")
-    assert code == 0
-    assert len(results(out)) == 2
-
-
-@pytest.mark.slow
-def test_a_stored_result_stands_once_in_a_sweep(run):
+    assert (code, len(results(out))) == (0, 2)
+    # A stored result stands once in a sweep.
     code, out, _ = run("compare", "two", "test_resnet", "--weights", "random,random-raw", "--samples", "2", "--json")
     assert code == 0
     assert [entry["weights"]["source"] for entry in results(out)] == ["random", "random", "random-raw"]
-
-
-def test_results_of_differing_settings_are_refused_by_name(run):
     code, out, err = run("compare", "two", "three")
     assert (code, out, err.count("\n")) == (3, "", 1)
     assert "number of images (2 against 3)" in err
@@ -866,64 +782,50 @@ def test_help_fits_the_terminal_and_names_every_option(run, monkeypatch, subcomm
         assert "--sort" in out if subcommand == "compare" else "--sort" not in out
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["analyze", "compare"])
-def test_help_shows_the_common_options_and_how_to_see_the_rest(command):
-    shown = {}
-    for flag in ("--help", "--help-all"):
-        call = [sys.executable, "-m", "erfscope", command, flag]
-        done = subprocess.run(call, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "100"})
-        assert (done.returncode, done.stderr) == (0, "")
-        shown[flag] = done.stdout
-    assert len(shown["--help"].splitlines()) <= 45
-    common, every = (set(re.findall(r"^│ (--[a-z0-9-]+)", text, flags=re.MULTILINE)) for text in shown.values())
-    assert common == {*COMMON, "--help", "--help-all"} | ({"--sort"} if command == "compare" else set())
+@pytest.mark.parametrize("name", ["analyze", "compare"])
+def test_help_shows_the_common_options_and_how_to_see_the_rest(run, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = [run(name, flag) for flag in ("--help", "--help-all")]
+    assert [(code, err) for code, _, err in shown] == [(0, "")] * 2
+    assert len(shown[0][1].splitlines()) <= 45
+    common, every = (set(re.findall(r"^│ (--[a-z0-9-]+)", text, flags=re.MULTILINE)) for _, text, _ in shown)
+    assert common == {*COMMON, "--help", "--help-all"} | ({"--sort"} if name == "compare" else set())
     assert len(COMMON) == 12
-    options = [option for option in import_command(OWN[command]).params if option.param_type_name == "option"]
+    options = [option for option in import_command(OWN[name]).params if option.param_type_name == "option"]
     assert every == {"--help", *(next(text for text in option.opts if text.startswith("--")) for option in options)}
 
 
 @pytest.mark.slow
-def test_help_imports_no_torch_and_starts_as_a_module():
+@pytest.mark.parametrize(
+    ("arguments", "unused"),
+    [
+        (["--help"], {"torch", "timm", "captum", "numpy", "scipy", "cv2", "matplotlib"}),
+        (
+            ["analyze", "test_resnet", "--samples", "2", "--weights", "random", "--json"],
+            {"captum", "matplotlib", "jinja2", "transformers", "cv2"},
+        ),
+    ],
+)
+def test_a_command_imports_nothing_that_it_does_not_use(arguments, unused):
     code = (
-        "import sys\nfrom erfscope.cli.main import main\n"
-        "try:\n    main(['--help'])\nexcept SystemExit as stop:\n    assert stop.code == 0\n"
-        "heavy = {'torch', 'timm', 'captum', 'numpy', 'scipy', 'cv2', 'matplotlib'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
+        f"import sys\nfrom erfscope.cli.main import main\ntry:\n    main({arguments})\n"
+        "except SystemExit as stop:\n    assert stop.code == 0\n"
+        f"unused = {unused} & {{name.partition('.')[0] for name in sys.modules}}\nassert not unused, unused\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    done = subprocess.run([sys.executable, "-m", "erfscope", "--help"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "analyze" in done.stdout
-
-
-@pytest.mark.slow
-def test_a_measurement_imports_nothing_that_draws_or_that_it_does_not_use():
-    code = (
-        "import sys\nfrom erfscope.cli.main import main\ntry:\n    main(['analyze', 'test_resnet', '--samples', '2',"
-        " '--weights', 'random', '--json'])\nexcept SystemExit as stop:\n    assert stop.code == 0\nunused = {'captum',"
-        " 'matplotlib', 'jinja2', 'transformers', 'cv2'} & {name.partition('.')[0] for name in sys.modules}\nassert not"
-        " unused, unused\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["analyze", "--help"], ["analyze", "resnet81", "--samples", "0"]])
 def test_a_reader_that_goes_away_is_no_error(arguments):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "erfscope", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.stderr is not None
-    err = process.stderr.read()
-    process.stderr.close()
-    assert process.wait() == (0 if "--help" in arguments else 2)
-    assert "BrokenPipe" not in err
-    assert "Traceback" not in err
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = warm.run([sys.executable, "-m", "erfscope", *arguments], stdout=writing)
+    os.close(writing)
+    assert done.returncode == (0 if "--help" in arguments else 2)
+    assert "BrokenPipe" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
@@ -935,190 +837,3 @@ def test_the_whole_program_offline_in_a_narrow_encoding(scene, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("nets.py:tiny ? output")
     assert erfscope.read(tmp_path / "erf").ok
-
-
-def doctored(monkeypatch, *, versions=None, broken=None, models: int = 1) -> None:
-    """Make the doctor see a sound installation with so many models in the hub's cache, except for some versions and one
-    module that raises."""
-    known = {each.name.lower(): each.version for each in metadata.distributions()}
-    known |= {"erfscope": "0.1.0", **dict.fromkeys(doctor_module.OPENCV), "opencv-python": "4.11.0.86"}
-    known |= versions or {}
-
-    def load(name: str) -> object:
-        if broken and name in broken:
-            raise broken[name]
-        return object()
-
-    monkeypatch.setattr(doctor_module, "_version", known.get)
-    monkeypatch.setattr(doctor_module, "_models_in_cache", lambda: models)
-    monkeypatch.setattr(doctor_module.importlib, "import_module", load)
-
-
-@pytest.mark.parametrize(
-    ("model", "fetched", "name"),
-    [
-        ("test_resnet", "timm.create_model('test_resnet', pretrained=True)", "hub/models--timm--test_resnet.r160_in1k"),
-        ("hf-hub:owner/name@v1", "hf download owner/name --revision v1", "hub/models--owner--name"),
-        (
-            "torchvision:squeezenet1_1",
-            "get_model('squeezenet1_1', weights='DEFAULT')",
-            "torch/checkpoints/squeezenet1_1-b8a52dc0.pth",
-        ),
-    ],
-)
-def test_the_doctor_says_how_weights_of_a_model_are_brought_here(run, monkeypatch, tmp_path, model, fetched, name):
-    import torch
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "torch"))
-    monkeypatch.setattr("erfscope.adapters.weights.weights.unreachable_reason", lambda host: "asked nobody")
-    code, out, err = run("doctor", "--fix-hint", model)
-    assert (code, err) == (2, "")
-    line = out.splitlines()[-1]
-    folder, _, last = name.rpartition("/")
-    assert line.startswith(f"fix: weights of {model}: cannot be had: asked nobody; ")
-    assert fetched in line
-    assert f"copy {last} from its cache into {tmp_path / folder}, " in line
-    assert "--checkpoint FILE" in line
-    assert "local-dir:PATH" in line
-
-
-@needs_folders
-def test_the_doctor_has_nothing_to_fix_where_weights_are_the_models_own(run, tmp_path):
-    timm.models.save_for_hf(timm.create_model("test_resnet"), tmp_path / "saved", safe_serialization=True)
-    _, out, _ = run("doctor", "--fix-hint", f"local-dir:{tmp_path / 'saved'}")
-    assert not [line for line in out.splitlines() if line.startswith("fix: weights")]
-    code, out, _ = run("doctor", "--fix-hint", "test_mambaout")
-    assert (code, "no pretrained weights exist for test_mambaout; use --checkpoint FILE" in out) == (2, True)
-
-
-def test_the_doctor_names_each_fix_in_a_line_of_its_own(run, monkeypatch):
-    doctored(monkeypatch, versions={"captum": None, "opencv-python": None})
-    code, out, _ = run("doctor", "--fix-hint")
-    assert code == 2
-    assert [line.rpartition("; ")[2] for line in out.splitlines()] == [
-        "pip install 'captum>=0.7'",
-        "pip install opencv-python",
-    ]
-    assert all(line.startswith("fix: ") for line in out.splitlines())
-
-
-def test_doctor_finds_nothing_wrong_with_a_sound_installation(run, monkeypatch):
-    doctored(monkeypatch)
-    code, out, err = run("doctor")
-    assert (code, err) == (0, "")
-    assert "everything erfscope needs is in place" in out
-    assert "!!" not in out
-
-
-def test_doctor_has_a_row_for_erfscope_the_hub_the_gpu_and_tf32(run, monkeypatch):
-    doctored(monkeypatch)
-    rows = {tuple(line.split()[:2]): " ".join(line.split()[2:]) for line in run("doctor")[1].splitlines()[:-1]}
-    assert rows["ok", "erfscope"] == f"0.1.0, runs from {Path(doctor_module.__file__).resolve().parents[1]}"
-    assert rows["ok", "hub"] == "offline by HF_HUB_OFFLINE, and the cache has 1 model"
-    assert ("ok", "TF32") in rows
-    assert ("ok", "GPU") in rows or ("ok", "cuda:0") in rows or ("ok", "mps") in rows
-
-
-@pytest.mark.parametrize("replies", [True, False])
-def test_doctor_asks_the_hub_where_it_is_not_offline(run, monkeypatch, replies):
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://hub.invalid")
-    monkeypatch.setattr("erfscope.adapters.weights.weights._replies", lambda host, is_hub: replies)
-    monkeypatch.setattr("erfscope.adapters.weights.weights._SILENT", {})
-    doctored(monkeypatch)
-    code, out, _ = run("doctor")
-    words = " ".join(out.split())
-    assert code == 0
-    assert f"{'ok' if replies else '--'} hub http://hub.invalid is {'reachable' if replies else 'unreachable'}" in words
-    assert ("everything erfscope needs is in place" in words) is replies
-    assert ("connect to it, or set HF_HUB_OFFLINE=1" in words) is not replies
-    assert words.endswith("erfscope works, without: hub") is not replies
-
-
-def test_doctor_calls_all_in_place_only_where_pretrained_weights_are(run, monkeypatch):
-    doctored(monkeypatch, models=0)
-    code, out, _ = run("doctor")
-    words = " ".join(out.split())
-    assert (code, words.endswith("erfscope works, without: hub")) == (0, True)
-    assert (
-        "-- hub offline by HF_HUB_OFFLINE, and the cache is empty: no pretrained weights → unset HF_HUB_OFFLINE"
-        in words
-    )
-    assert "in place" not in words
-    code, out, _ = run("doctor", "--fix-hint")
-    assert (code, out.startswith("fix: hub: offline by HF_HUB_OFFLINE")) == (0, True)
-
-
-def without_driver() -> bool:
-    warnings.warn("CUDA initialization: the driver is too old", UserWarning, stacklevel=1)
-    return False
-
-
-def test_doctor_computes_on_each_gpu(run, monkeypatch):
-    said = {"is_available": True, "device_count": 1, "get_device_name": "H1", "get_device_capability": (9, 0)}
-    for name, value in said.items():
-        monkeypatch.setattr(f"torch.cuda.{name}", lambda *_, value=value: value)
-    compute = torch.ones
-    monkeypatch.setattr("torch.ones", lambda *size, device: compute(*size))
-    doctored(monkeypatch)
-    code, out, _ = run("doctor")
-    words = " ".join(out.split())
-    assert (code, "ok cuda:0 H1 " in words) == (0, True)
-    assert "TF32 off while erfscope measures; --tf32 allows it" in words
-
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("CUDA error: no kernel image\nis there")
-
-    monkeypatch.setattr(torch, "ones", fail)
-    code, out, _ = run("doctor")
-    assert (code, "!! cuda:0 H1, fails: CUDA error: no kernel image → install a build" in " ".join(out.split())) == (
-        2,
-        True,
-    )
-
-
-def test_doctor_says_why_pytorch_cannot_use_a_gpu(run, monkeypatch):
-    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
-    monkeypatch.setattr("torch.cuda.is_available", without_driver)
-    doctored(monkeypatch)
-    code, out, err = run("doctor")
-    words = " ".join(out.split())
-    assert (code, err) == (2, "")
-    assert "can use: CUDA initialization: the driver is too old → install a driver" in words
-    assert "1 problem found" in words
-
-
-@pytest.mark.parametrize(
-    ("fault", "found", "fix"),
-    [
-        (
-            {"versions": {"opencv-python-headless": "2.0"}},
-            "exactly one must be installed",
-            "pip uninstall opencv-python-headless",
-        ),
-        ({"versions": {"opencv-python": None}}, "none: exactly one must be installed", "pip install opencv-python"),
-        ({"versions": {"captum": None}}, "captum not installed", "pip install 'captum>=0.7'"),
-        ({"versions": {"numpy": "1.20"}}, "1.20, not numpy>=1.26", "pip install 'numpy>=1.26'"),
-        ({"versions": {"msgspec": None}}, "msgspec not installed", "pip install 'msgspec>=0.18.5'"),
-        ({"versions": {"erfscope": None}}, "not installed, runs from", "pip install . in its checkout"),
-        (
-            {"broken": {"timm": RuntimeError("operator torchvision::nms does not exist")}},
-            "torchvision::nms",
-            "torch torchvision",
-        ),
-        ({"broken": {"huggingface_hub": ImportError("no httpx")}}, "no httpx", "--force-reinstall huggingface-hub"),
-        ({"broken": {"timm": RuntimeError("")}}, "fails: RuntimeError", "torch torchvision"),
-        ({"broken": {"cv2": ImportError("libGL.so.1: cannot open")}}, "libGL.so.1", "opencv-python-headless"),
-    ],
-)
-def test_doctor_finds_a_broken_installation_and_names_the_fix(run, monkeypatch, fault, found, fix):
-    doctored(monkeypatch, **fault)
-    code, out, _ = run("doctor")
-    words = " ".join(out.split())
-    assert code == 2
-    assert "1 problem found" in words
-    assert found in words
-    assert fix in words

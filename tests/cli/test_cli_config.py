@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from loaded import adapter_of
+from PIL import Image
 
 import erfscope
-from erfscope.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
 NETS = """
 from torch import nn
@@ -18,31 +21,35 @@ from torch import nn
 def tiny(width=4):
     return nn.Sequential(nn.Conv2d(3, width, 3, 2, 1), nn.Conv2d(width, width, 3, 2, 1))
 """
+CODE = """
+from pathlib import Path
+from torch import nn
+
+(Path(__file__).parent / "ran").touch()
+
+def tiny(width=4):
+    return nn.Sequential(nn.Conv2d(3, width, 3, 2, 1), nn.Conv2d(width, width, 3, 2, 1))
+
+class Block(nn.Conv2d):
+    def __init__(self, channels):
+        super().__init__(channels, channels, 3, padding=1)
+"""
 MODEL = "nets.py:tiny"
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty project, with no settings in the environment."""
-    for name in [*os.environ]:
-        if name.startswith("ERFSCOPE_") or name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
-            monkeypatch.delenv(name)
+def folder(tmp_path, monkeypatch, plain_environment):
+    """A project whose code leaves a file behind when it runs, with no settings in the environment."""
     (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "code.py").write_text(CODE)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def run(folder, capsys):
+def run(folder, command):
     """Run a command in the project: (exit code, stdout, stderr)."""
-
-    def call(*arguments: str) -> tuple[object, str, str]:
-        with pytest.raises(SystemExit) as stop:
-            main(list(arguments))
-        found = capsys.readouterr()
-        return stop.value.code, found.out, found.err
-
-    return call
+    return command
 
 
 @pytest.fixture
@@ -62,41 +69,28 @@ QUICK = "samples = 2\ninput-size = 32\nmeasures = 'r50'\n"
 
 
 @pytest.mark.slow
-def test_flat_keys_hold_for_every_command_and_a_table_overrides_them(folder, settings):
-    (folder / "erfscope.toml").write_text(
-        f"{QUICK}seed = 3\nconvention = 'luo'\n[analyze]\nseed = 4\n[layers]\nall = true\n"
-    )
+@pytest.mark.parametrize(("file", "head"), [("erfscope.toml", ""), ("pyproject.toml", "tool.erfscope")])
+def test_flat_keys_hold_for_every_command_and_a_table_overrides_them(folder, settings, monkeypatch, file, head):
+    flat, dot = (f"[project]\nname = 'x'\n[{head}]\n", f"{head}.") if head else ("", "")
+    tables = f"[{dot}analyze]\nseed = 4\n[{dot}layers]\nall = true\n"
+    (folder / file).write_text(f"{flat}{QUICK}seed = 3\nconvention = 'luo'\n{tables}")
     assert (settings()["seed"], settings()["results"][0]["convention"]) == (4, "luo")
     assert settings(command="compare")["seed"] == 3
-
-
-def test_pyproject_has_the_same_tables_under_tool_erfscope(folder, settings):
-    (folder / "pyproject.toml").write_text(
-        f"[project]\nname = 'x'\n[tool.erfscope]\n{QUICK}seed = 3\n[tool.erfscope.analyze]\nseed = 4\n"
-    )
-    assert settings()["seed"] == 4
-    assert settings(command="compare")["seed"] == 3
-
-
-def test_a_pyproject_without_our_table_is_none_of_our_business(folder, settings):
-    (folder / "pyproject.toml").write_text("[tool.other]\nseed = 3\n")
-    assert settings("--samples", "2", "--input-size", "32")["seed"] == 0
-
-
-def test_settings_are_found_from_a_folder_below(folder, settings, monkeypatch):
-    (folder / "erfscope.toml").write_text(f"{QUICK}seed = 3\n")
+    # Found from a folder below, too.
     (folder / "below" / "further").mkdir(parents=True)
     (folder / "below" / "further" / "nets.py").write_text(NETS)
     monkeypatch.chdir(folder / "below" / "further")
-    assert settings()["seed"] == 3
+    assert settings()["seed"] == 4
+    # A pyproject without our table is none of our business.
+    (folder / "below" / "further" / "pyproject.toml").write_text("[tool.other]\nseed = 3\n")
+    assert settings("--samples", "2", "--input-size", "32")["seed"] == 4
 
 
-@pytest.mark.parametrize("key", ["batch-size", "batch_size"])
-@pytest.mark.parametrize("size", ["input-size", "input_size", "img-size", "img_size"])
-def test_keys_have_hyphens_or_underscores(folder, settings, key, size):
-    (folder / "erfscope.toml").write_text(f"samples = 2\n{size} = 48\n{key} = 1\n")
-    found = settings()
-    assert (found["batch_size"], found["results"][0]["input"]["size"]) == (1, [48, 48])
+def test_keys_have_hyphens_or_underscores(folder, settings):
+    for size, key in (("input-size", "batch-size"), ("input_size", "batch_size"), ("img-size", "batch_size")):
+        (folder / "erfscope.toml").write_text(f"samples = 2\n{size} = 48\n{key} = 1\n")
+        found = settings()
+        assert (found["batch_size"], found["results"][0]["input"]["size"]) == (1, [48, 48])
 
 
 def test_values_are_what_toml_makes_of_them(folder, settings):
@@ -113,8 +107,6 @@ def test_values_are_what_toml_makes_of_them(folder, settings):
 
 @pytest.mark.slow
 def test_a_list_of_pictures_is_several_pictures(folder, settings):
-    from PIL import Image
-
     for name in ("a, b.png", "c.png"):
         Image.new("RGB", (40, 40), (90, 120, 30)).save(folder / name)
     (folder / "erfscope.toml").write_text(f"{QUICK}image = ['a, b.png', 'c.png']\n")
@@ -158,23 +150,17 @@ def test_the_list_of_checks_is_left_alone(folder, settings):
         ("[analyze]\nseed = 12:30:00\n", ["seed in erfscope.toml is the date or time 12:30:00"]),
         ("seed = { a = 1 }\n", ["seed in erfscope.toml is {'a': 1}"]),
         ("dtype = 'float23'\n", ["float23", "did you mean 'float32'"]),
+        ("[tool]\nerfscope = 3\n", ["pyproject.toml"]),
+        ("tool = 3\n[x\n", ["pyproject.toml"]),
     ],
 )
 def test_settings_that_are_wrong_are_one_line(folder, run, text, fragments):
-    (folder / "erfscope.toml").write_bytes(text.encode("latin-1"))
+    name = "pyproject.toml" if "pyproject.toml" in fragments else "erfscope.toml"
+    (folder / name).write_bytes(text.encode("latin-1"))
     code, out, err = run("analyze", MODEL)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "Traceback" not in err
-    for fragment in fragments:
-        assert fragment in err
-
-
-@pytest.mark.parametrize("text", ["[tool]\nerfscope = 3\n", "tool = 3\n[x\n"])
-def test_a_pyproject_that_is_wrong_is_one_line(folder, run, text):
-    (folder / "pyproject.toml").write_text(text)
-    code, out, err = run("analyze", MODEL)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "pyproject.toml" in err
+    assert [each for each in fragments if each not in err] == []
 
 
 @pytest.mark.slow
@@ -193,12 +179,9 @@ def test_the_command_line_beats_the_environment_beats_the_file_beats_the_default
 
 
 @pytest.mark.parametrize("name", ["ERFSCOPE_INPUT_SIZE", "ERFSCOPE_IMG_SIZE", "ERFSCOPE_ANALYZE_INPUT_SIZE"])
-def test_every_name_of_an_option_is_a_variable(settings, monkeypatch, name):
+def test_every_name_of_an_option_is_a_variable(settings, run, monkeypatch, name):
     monkeypatch.setenv(name, "48")
     assert settings("--samples", "2")["results"][0]["input"]["size"] == [48, 48]
-
-
-def test_a_variable_that_is_wrong_is_one_line_that_says_where(run, monkeypatch):
     monkeypatch.setenv("ERFSCOPE_SEED", "three")
     code, out, err = run("analyze", MODEL)
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -236,48 +219,35 @@ def test_a_commands_own_format_beats_a_flat_json(folder, run):
 
 @pytest.mark.parametrize("name", ["ERFSCOPE_UNSAFE_LOAD", "ERFSCOPE_ANALYZE_UNSAFE_LOAD"])
 @pytest.mark.parametrize("value", ["1", "0"])
-def test_no_variable_lets_files_run_code(run, monkeypatch, name, value):
-    monkeypatch.setenv(name, value)
-    code, out, err = run("analyze", MODEL)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"{name}: --unsafe-load stands on the command line only" in err
-
-
-def test_no_check_of_a_file_lets_files_run_code(folder, run):
-    (folder / "erfscope.toml").write_text(f"[[check]]\nname = 'backbone'\nmodel = '{MODEL}'\nunsafe-load = true\n")
-    code, out, err = run("check")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "unsafe-load of check 'backbone' of erfscope.toml: --unsafe-load stands on the command line only" in err
-
-
-def test_the_command_line_lets_files_run_code(settings):
+def test_the_command_line_alone_lets_files_run_code(folder, run, settings, monkeypatch, name, value):
     assert settings("--samples", "2", "--input-size", "32", "--unsafe-load")["unsafe_load"] is True
+    where = "unsafe-load of check 'backbone' of erfscope.toml"
+    (folder / "erfscope.toml").write_text(f"[[check]]\nname = 'backbone'\nmodel = '{MODEL}'\nunsafe-load = true\n")
+    said = [(where, run("check"))]
+    (folder / "erfscope.toml").unlink()
+    monkeypatch.setenv(name, value)
+    for place, (code, out, err) in [*said, (name, run("analyze", MODEL))]:
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"{place}: --unsafe-load stands on the command line only" in err
 
 
 # --- a stored report as settings ------------------------------------------------------------------
 
-CODE = """
-from pathlib import Path
-from torch import nn
-
-(Path(__file__).parent / "ran").touch()
-
-def tiny(width=4):
-    return nn.Sequential(nn.Conv2d(3, width, 3, 2, 1), nn.Conv2d(width, width, 3, 2, 1))
-
-class Block(nn.Conv2d):
-    def __init__(self, channels):
-        super().__init__(channels, channels, 3, padding=1)
-"""
 SMALL = {"weights": "random", "samples": 2, "measures": ["r50", "coverage"]}
 
 
-def stored_with(folder, **settings):
-    """A small report with other settings, as another person may have written them."""
-    document = erfscope.sweep("test_resnet", input_size=32, **SMALL).to_json()
-    file = folder / "theirs.json"
-    file.write_text(json.dumps({**document, "settings": {**document["settings"], **settings}}))
-    return str(file)
+@cache
+def document() -> dict:
+    """A small report."""
+    return erfscope.sweep(adapter_of("test_resnet", input_size=32), samples=2, measures=SMALL["measures"]).to_json()
+
+
+def stored_with(folder, *, result=None, **settings):
+    """A small report with other settings and another first result, as another person may have written them."""
+    (first, *others), given = document()["results"], {**document()["settings"], "weights": "random", "input_size": 32}
+    theirs = {**document(), "settings": {**given, **settings}, "results": [{**first, **(result or {})}, *others]}
+    (folder / "theirs.json").write_text(json.dumps(theirs))
+    return "theirs.json"
 
 
 def maps(report):
@@ -311,12 +281,12 @@ def test_a_report_measured_by_its_own_settings_is_that_report(folder, run, asked
 
 @pytest.mark.slow
 def test_the_models_of_a_comparison_are_its_reports_unless_they_are_named(folder, run):
-    before = erfscope.compare(["test_resnet", "B=test_vit"], input_size=96, **SMALL)
+    before = erfscope.compare(["test_resnet", "B=test_convnext"], input_size=64, **SMALL)
     before.save("two", drawn=False)
     assert run("compare", "--config", "two/report.json", "-o", "again", "-q")[0] == 0
     assert maps(erfscope.read("again")) == maps(before)
-    assert run("compare", "A=test_vit", "--config", "two", "--seed", "5", "-o", "other.json", "-q")[0] == 0
-    assert [(row.label, row.seed, row.input.size) for row in erfscope.read("other.json")] == [("A", 5, (96, 96))]
+    assert run("compare", "A=test_convnext", "--config", "two", "--seed", "5", "-o", "other.json", "-q")[0] == 0
+    assert [(row.label, row.seed, row.input.size) for row in erfscope.read("other.json")] == [("A", 5, (64, 64))]
     code, out, err = run("analyze", "--config", "two")
     assert (code, out) == (2, "")
     assert "the report has 2 models; measure them with `erfscope compare --config`" in err
@@ -330,30 +300,19 @@ def test_a_toml_file_that_is_named_takes_the_place_of_the_one_that_is_found(fold
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", ["code.py:tiny", "Ours=code.py:tiny", "x:y", "x.pt2:f", ":f", "torchvision=x:f"])
+@pytest.mark.parametrize("spec", ["code.py:tiny", "Ours=code.py:tiny", "x:y", "x.pt2:f", ":f", "torchvision=x:f", ""])
 def test_a_report_names_no_code_that_its_reader_does_not_name(folder, run, spec):
-    (folder / "code.py").write_text(CODE)
-    file = stored_with(folder)
-    document = json.loads((folder / file).read_text())
     label, _, model = spec.rpartition("=")
-    document["results"][0] |= {"model": model, "label": label or model}
-    (folder / file).write_text(json.dumps(document))
+    # Without a spec: a label that smuggles code in.
+    result = {"model": model, "label": label or model} if spec else {"label": "code.py:tiny"}
+    file = stored_with(folder, result=result)
     code, out, err = run("analyze", "--config", file, "-q")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"theirs.json asks for the model {spec}, which may run code; if you trust it, name it on the command" in err
+    assert f"theirs.json asks for the model {spec}" in err
+    assert "which may run code; if you trust it, name it on the command" in err
     assert not (folder / "ran").exists()
     if "code.py" in spec:
         assert run("analyze", spec, "--config", file, "-q")[0] == 0
-
-
-@pytest.mark.slow
-def test_a_label_of_a_report_smuggles_no_code_in(folder, run):
-    (folder / "code.py").write_text(CODE)
-    document = json.loads((folder / stored_with(folder)).read_text())
-    document["results"][0]["label"] = "code.py:tiny"
-    (folder / "theirs.json").write_text(json.dumps(document))
-    assert "which may run code" in run("analyze", "--config", "theirs.json")[2]
-    assert not (folder / "ran").exists()
 
 
 @pytest.mark.slow
@@ -365,7 +324,6 @@ def test_a_label_of_a_report_smuggles_no_code_in(folder, run):
     ],
 )
 def test_a_block_by_its_class_and_what_builds_a_model_are_named_by_the_reader(folder, run, asked, given):
-    (folder / "code.py").write_text(CODE)
     file = stored_with(folder, **asked)
     code, out, err = run("analyze", "--config", file, "-q")
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -374,58 +332,45 @@ def test_a_block_by_its_class_and_what_builds_a_model_are_named_by_the_reader(fo
     assert run("analyze", "--config", file, *given, "-q")[0] == 0
 
 
-@pytest.mark.parametrize("command", ["analyze", "compare", "layers", "tile", "check"])
-@pytest.mark.parametrize("file", ["erfscope.toml", "pyproject.toml"])
-def test_a_settings_file_names_no_block_by_its_class(folder, run, file, command):
-    (folder / "code.py").write_text(CODE)
-    head = "[tool.erfscope]\n" if file == "pyproject.toml" else ""
-    (folder / file).write_text(f"{head}insert = 'code.py:Block@layer2'\n")
-    code, out, err = run(command, "test_resnet")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"{file} asks for the insert code.py:Block@layer2, which may run code; if you trust it, name it on" in err
-    assert not (folder / "ran").exists()
+NAMED = "insert code.py:Block@layer2"
+NAMED = "insert code.py:Block@layer2"
+BLOCK = "insert = 'code.py:Block@layer2'\n"
+COMMANDS = ("analyze", "compare", "layers", "tile", "check")
+#: A file with settings, a command, and what it asks for that may run code.
+CODE_IN_SETTINGS = [
+    *(("erfscope.toml", BLOCK, f"{name} test_resnet", NAMED) for name in COMMANDS),
+    ("pyproject.toml", f"[tool.erfscope]\n{BLOCK}", "analyze test_resnet", NAMED),
+    ("other.toml", BLOCK, "analyze test_resnet --config other.toml", NAMED),
+    (
+        "erfscope.toml",
+        "[layers]\ninsert = ['gcn@layer2', 'code:Block@layer3']\n",
+        "layers test_resnet",
+        "insert code:Block@layer3",
+    ),
+    *(
+        ("erfscope.toml", f"insert = '{edit}; code:Block@layer3'\n", "layers test_resnet", f"insert {edit}; code:Block")
+        for edit in ("layer2: dilation=2", "gcn@layer2")
+    ),
+    (
+        "erfscope.toml",
+        "[analyze.model-kwargs]\nact_layer = 'code.py:Block'\n",
+        "analyze test_resnet",
+        "model kwargs act_layer=code.py:Block",
+    ),
+    ("erfscope.toml", "model-kwargs = { a = ['b'] }\n", "analyze test_resnet", "model kwargs a=['b']"),
+    ("erfscope.toml", "checkpoint = 'evil.pth'\n", "analyze test_resnet --unsafe-load", "checkpoint evil.pth"),
+    ("erfscope.toml", "[compare]\nof = 'code.py:tiny'\n", "compare a.pth b.pth", "model code.py:tiny"),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "given", "named"),
-    [
-        ("[layers]\ninsert = ['gcn@layer2', 'code:Block@layer3']\n", ["layers"], "insert code:Block@layer3"),
-        (
-            "insert = 'layer2: dilation=2; code:Block@layer3'\n",
-            ["layers"],
-            "insert layer2: dilation=2; code:Block@layer3",
-        ),
-        ("insert = 'gcn@layer2; code:Block@layer3'\n", ["layers"], "insert gcn@layer2; code:Block@layer3"),
-        ("[analyze.model-kwargs]\nact_layer = 'code.py:Block'\n", ["analyze"], "model kwargs act_layer=code.py:Block"),
-        ("model-kwargs = { a = ['b'] }\n", ["analyze"], "model kwargs a=['b']"),
-        ("checkpoint = 'evil.pth'\n", ["analyze", "--unsafe-load"], "checkpoint evil.pth"),
-    ],
-)
-def test_a_settings_file_names_no_code_anywhere(folder, run, text, given, named):
-    (folder / "code.py").write_text(CODE)
+@pytest.mark.parametrize(("file", "text", "words", "named"), CODE_IN_SETTINGS)
+def test_a_settings_file_names_no_code_anywhere(folder, run, file, text, words, named):
     torch.save({"trap": Trap()}, "evil.pth")
-    (folder / "erfscope.toml").write_text(text)
-    code, out, err = run(given[0], "test_resnet", *given[1:])
+    (folder / file).write_text(text)
+    code, out, err = run(*words.split())
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"erfscope.toml asks for the {named}, which may run code" in err
-    assert not (folder / "ran").exists()
-
-
-def test_a_settings_file_names_no_factory_whose_checkpoints_are_compared(folder, run):
-    (folder / "code.py").write_text(CODE)
-    (folder / "erfscope.toml").write_text("[compare]\nof = 'code.py:tiny'\n")
-    code, out, err = run("compare", "a.pth", "b.pth")
-    assert (code, out) == (2, "")
-    assert "asks for the model code.py:tiny, which may run code" in err
-    assert not (folder / "ran").exists()
-
-
-def test_a_toml_file_that_is_named_names_no_code_either(folder, run):
-    (folder / "code.py").write_text(CODE)
-    (folder / "other.toml").write_text("insert = 'code.py:Block@layer2'\n")
-    code, _, err = run("analyze", "test_resnet", "--config", "other.toml")
-    assert code == 2
-    assert "other.toml asks for the insert" in err
+    assert f"{file} asks for the {named}" in err
+    assert ", which may run code; if you trust it, name it on" in err
     assert not (folder / "ran").exists()
 
 
@@ -433,22 +378,16 @@ LAYERS = ("layers", "test_resnet", "--json")
 
 
 @pytest.mark.slow
-def test_the_command_line_and_variables_name_blocks_by_their_class(folder, run, monkeypatch):
-    (folder / "code.py").write_text(CODE)
-    (folder / "erfscope.toml").write_text("insert = 'code.py:Block@layer2'\n")
+def test_the_command_line_and_variables_name_blocks_by_their_class_and_a_file_erfscopes_own(folder, run, monkeypatch):
+    (folder / "erfscope.toml").write_text("insert = 'layer3: dilation=2; gcn@layer2'\n")
+    assert '"gcn"' in run(*LAYERS, "--all")[1]
+    (folder / "erfscope.toml").write_text(BLOCK)
     assert '"block"' in run(*LAYERS, "--insert", "code.py:Block@layer3", "--all")[1]
     monkeypatch.setenv("ERFSCOPE_INSERT", "code.py:Block@layer3")
     assert '"block"' in run(*LAYERS, "--all")[1]
 
 
-@pytest.mark.slow
-def test_a_settings_file_names_edits_and_erfscopes_own_blocks(folder, run):
-    (folder / "erfscope.toml").write_text("insert = 'layer3: dilation=2; gcn@layer2'\n")
-    assert '"gcn"' in run(*LAYERS, "--all")[1]
-
-
 def test_checks_name_a_factory_and_a_block_by_its_class(folder, run):
-    (folder / "code.py").write_text(CODE)
     (folder / "erfscope.toml").write_text(
         "input-size = 32\n[[check]]\nname = 'a'\nmodel = 'code.py:tiny'\nmodel-kwargs = { width = 6 }\ninsert ="
         " ['code.py:Block@0']\n"
@@ -499,8 +438,7 @@ def test_settings_of_a_report_that_are_none_are_one_line(folder, run, asked, wor
 def test_a_report_has_no_say_in_what_is_written(folder, run):
     file = stored_with(folder, output="evil", force=True, format="csv", quiet=True, model="code.py:tiny", label="x")
     code, out, _ = run("analyze", "--config", file, "--json")
-    assert code == 0
-    assert json.loads(out)["settings"]["model"] == "test_resnet"
+    assert (code, json.loads(out)["settings"]["model"]) == (0, "test_resnet")
     assert not (folder / "evil").exists()
 
 
@@ -518,20 +456,18 @@ def pair():
 
 @pytest.mark.slow
 def test_images_of_several_inputs_are_a_table_or_those_of_a_report(folder, run):
-    from PIL import Image
-
     (folder / "nets.py").write_text(NETS + PAIR)
     for name in ("left", "right"):
         (folder / name).mkdir()
         for number in range(2):
             Image.new("RGB", (40, 40), (90 * number, 120, 30)).save(folder / name / f"{number}.png")
     command = ["analyze", "nets.py:pair", "-q", "-o"]
-    assert run(*command, "one", "--image", "left=left", "--image", "right=right")[0] == 0
-    assert run(*command, "again", "--config", "one")[0] == 0
+    assert run(*command, "one.json", "--image", "left=left", "--image", "right=right")[0] == 0
+    assert run(*command, "again.json", "--config", "one.json")[0] == 0
     (folder / "erfscope.toml").write_text("images = { left = 'left', right = ['right'] }\n")
-    assert run(*command, "third")[0] == 0
-    one, again, third = map(erfscope.read, ("one", "again", "third"))
-    assert one.settings["images"] == again.settings["images"] == {"left": ["left"], "right": ["right"]}
-    assert third.settings["images"] == one.settings["images"]
-    for report in (again, third):
+    assert run(*command, "third.json")[0] == 0
+    one, *others = (erfscope.read(f"{name}.json") for name in ("one", "again", "third"))
+    assert one.settings["images"] == {"left": ["left"], "right": ["right"]}
+    for report in others:
+        assert report.settings["images"] == one.settings["images"]
         assert [row.input.sha256 for row in report] == [row.input.sha256 for row in one]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pty
 import select
@@ -10,11 +11,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+from erfscope.adapters.sources import catalogue
+from erfscope.show.command.known_names import names_in_timm
 
 #: How a shell is started without anybody's settings, and how completion is switched on in it, as docs/cli.md
 #: says.
@@ -26,117 +27,90 @@ SHELLS = {
 
 
 @pytest.fixture
-def environment(tmp_path) -> dict[str, str]:
-    """That of a user with ``erfscope`` in the path."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    program = programs / "erfscope"
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m erfscope "$@"\n')
-    program.chmod(0o755)
-    more = {
-        "PATH": f"{programs}:{os.environ['PATH']}",
-        "HOME": str(tmp_path),
-        "TERM": "dumb",
-    }
-    return {**os.environ, **more}
-
-
-def ask(environment: dict[str, str], *words: str) -> list[str]:
+def ask(command, monkeypatch):
     """What bash's function asks for the last of some words: the values that are offered."""
-    asked = {
-        "_ERFSCOPE_COMPLETE": "bash_complete",
-        "COMP_WORDS": "\n".join(("erfscope", *words)),
-        "COMP_CWORD": str(len(words)),
-    }
-    ran = subprocess.run(
-        ["erfscope"], env={**environment, **asked}, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    return ran.stdout.split()
+
+    def call(words: str) -> list[str]:
+        asked = words.split(" ")
+        monkeypatch.setenv("_ERFSCOPE_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", "\n".join(("erfscope", *asked)))
+        monkeypatch.setenv("COMP_CWORD", str(len(asked)))
+        code, out, err = command()
+        assert (code, err) == (0, "")
+        return out.split()
+
+    return call
 
 
-def test_no_command_is_answered_with_the_help_and_the_code_of_click(environment, tmp_path):
-    ran = subprocess.run(
-        ["erfscope"], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
-    )
-    assert (ran.returncode, ran.stderr) == (2, "")
-    assert "Usage: erfscope [OPTIONS] COMMAND" in ran.stdout
-
-
-def test_a_model_in_place_of_a_command_is_answered_with_the_command(environment, tmp_path):
-    ran = subprocess.run(
-        ["erfscope", "resnet18"], env=environment, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
-    )
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == "erfscope: No such command 'resnet18'; did you mean `erfscope analyze resnet18`?\n"
+def test_no_command_is_answered_with_the_help_and_a_model_in_its_place_with_the_command(command):
+    code, out, err = command()
+    assert (code, err) == (2, "")
+    assert "Usage: erfscope [OPTIONS] COMMAND" in out
+    line = "erfscope: No such command 'resnet18'; did you mean `erfscope analyze resnet18`?\n"
+    assert command("resnet18") == (2, "", line)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_is_given_a_script_and_nothing_else(shell, environment):
-    environment["_ERFSCOPE_COMPLETE"] = f"{shell}_source"
-    ran = subprocess.run(["erfscope"], env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert "_erfscope_completion" in ran.stdout
+def test_a_shell_is_given_a_script_and_nothing_else(shell, command, monkeypatch):
+    monkeypatch.setenv("_ERFSCOPE_COMPLETE", f"{shell}_source")
+    code, out, err = command()
+    assert (code, err) == (0, "")
+    assert "_erfscope_completion" in out
 
 
-def test_commands_options_words_and_names_are_offered(environment):
-    assert ask(environment, "mod") == ["plain,models"]
-    assert ask(environment, "analyze", "--until") == ["plain,--until-se"]
-    assert ask(environment, "analyze", "--format", "") == [
-        "plain,rich",
-        "plain,plain",
-        "plain,json",
-        "plain,csv",
-        "plain,markdown",
-        "plain,latex",
-    ]
-    formats = ("rich", "plain", "json", "markdown", "github")
-    assert ask(environment, "check", "--format", "") == [f"plain,{name}" for name in formats]
-    assert ask(environment, "compare", "resnet18", "--convention", "j") == ["plain,jacobian"]
-    assert {"plain,test_vit", "plain,test_vit2"} <= {*ask(environment, "compare", "resnet18", "test_vi")}
-    assert ask(environment, "layers", "wide_resnet50") == ["plain,wide_resnet50_2"]
-    assert ask(environment, "analyze", "nets.p") == ["file,nets.p"]
-    assert ask(environment, "analyze", "x", "--image", "photos/a") == ["file,photos/a"]
-    assert ask(environment, "study", "theo") == ["plain,theorems"]
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("mod", "plain,models"),
+        ("analyze --until", "plain,--until-se"),
+        ("analyze --format ", "plain,rich plain,plain plain,json plain,csv plain,markdown plain,latex"),
+        ("check --format ", "plain,rich plain,plain plain,json plain,markdown plain,github"),
+        ("compare resnet18 --convention j", "plain,jacobian"),
+        ("layers wide_resnet50", "plain,wide_resnet50_2"),
+        ("analyze nets.p", "file,nets.p"),
+        ("analyze x --image photos/a", "file,photos/a"),
+        ("study theo", "plain,theorems"),
+    ],
+)
+def test_commands_options_words_and_names_are_offered(ask, words, offered):
+    assert ask(words) == offered.split()
 
 
+def test_the_names_that_are_offered_are_those_that_timm_lists(ask, monkeypatch):
+    assert {"plain,test_vit", "plain,test_vit2"} <= {*ask("compare resnet18 test_vi")}
+    assert sorted(names_in_timm()) == sorted(catalogue.model_names())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    assert names_in_timm() == []
+
+
+@pytest.mark.slow
 def test_nothing_heavy_is_imported_at_tab():
     code = (
         "import sys\nfrom erfscope.cli.main import main\ntry:\n    main()\nexcept SystemExit as stop:\n    assert"
         " stop.code == 0\nheavy = {'torch', 'timm', 'numpy'} & set(sys.modules)\nassert not heavy, heavy\n"
     )
-    asked = {
-        "_ERFSCOPE_COMPLETE": "bash_complete",
-        "COMP_WORDS": "erfscope analyze wide_resnet50",
-        "COMP_CWORD": "2",
-    }
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **asked},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    asked = {"_ERFSCOPE_COMPLETE": "bash_complete", "COMP_WORDS": "erfscope analyze wide_resnet50", "COMP_CWORD": "2"}
+    call, around = [sys.executable, "-c", code], {**os.environ, **asked}
+    ran = subprocess.run(call, env=around, capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "plain,wide_resnet50_2\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
-def test_tab_completes_in_a_real_shell(shell, environment, tmp_path):
+def test_tab_completes_in_a_real_shell(shell, tmp_path):
     """The line is what a program of erfscope's name receives that answers TABs as erfscope does."""
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell}")
-    program, written = shutil.which("erfscope", path=environment["PATH"]), tmp_path / "written"
-    content = (
-        Path(program)
-        .read_text()
-        .replace("exec", f'[ "$_ERFSCOPE_COMPLETE" ] || {{ echo "$@" > {written}; exit; }}\nexec')
-    )
-    Path(program).write_text(content)
+    program, written = tmp_path / "programs" / "erfscope", tmp_path / "written"
+    program.parent.mkdir()
+    answers = f'exec {shlex.quote(sys.executable)} -m erfscope "$@"'
+    program.write_text(f'#!/bin/sh\n[ "$_ERFSCOPE_COMPLETE" ] || {{ echo "$@" > {written}; exit; }}\n{answers}\n')
+    program.chmod(0o755)
+    around = {"PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(tmp_path), "TERM": "dumb"}
     command, setup = SHELLS[shell]
     number, terminal = pty.fork()
     if number == 0:
-        os.execvpe(shell, command.split(), environment)
+        os.execvpe(shell, command.split(), {**os.environ, **around})
     seen = ""
     try:
         os.write(terminal, f"{setup}; echo re''ady\n".encode())

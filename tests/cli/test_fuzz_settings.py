@@ -34,151 +34,20 @@ def fails():
 def leaves():
     raise SystemExit(7)
 """
-TINY = (
-    "nets.py:tiny",
-    "--device",
-    "cpu",
-    "--input-size",
-    "8",
-    "--samples",
-    "1",
-    "--measures",
-    "r50",
-    "--format",
-    "plain",
-)
+SMALL = "nets.py:tiny --device cpu --input-size 8 --samples 1 --measures r50 --format plain"
+TINY = tuple(SMALL.split())
+PLAIN_PIECES = """
+nets.py:tiny nets:tiny nets.py:fails nets.py:leaves nets.py:LIST nets.py nets.py: :tiny a= = resnet18
+test_resnet.r160_in1k resnet18. hf-hub: local-dir: torchvision: transformers: a/b torch.nn:Identity os:sep
+.. / // \\ ~ ~nobody $HOME * [ [0] ? : :in @ , é -- - % .onnx .pt2 .pth .json report.json image.png
+/dev/null /dev/zero /proc/self/mem 0 -1 1 2 1e9 1e400 nan inf 0x8 3,3 8x8 8x8x8x8 all none true 1/2 0/0
+centre corner grid:2 grid:0 grid:-1 grid:99999999 stages image output 0:in 1 jacobian energy luo r50 r50=-5%
+best_shape=1 nonlocal@0 gcn@1:k=2 gcn@1:k= @0 nonlocal@ nets:tiny@0 cpu cuda:99 meta float64 NCHW NLC random
+random-raw pretrained auto leaves grating occlusion smoothgrad 2% float16
+"""
 #: Pieces that words are made of.
-PIECES = [
-    *(
-        "nets.py:tiny",
-        "nets:tiny",
-        "nets.py:fails",
-        "nets.py:leaves",
-        "nets.py:LIST",
-        "nets.py",
-        "nets.py:",
-        ":tiny",
-        "a=",
-        "=",
-        "resnet18",
-    ),
-    *(
-        "test_resnet.r160_in1k",
-        "resnet18.",
-        "hf-hub:",
-        "local-dir:",
-        "torchvision:",
-        "transformers:",
-        "a/b",
-        "torch.nn:Identity",
-        "os:sep",
-    ),
-    *(
-        "..",
-        "/",
-        "//",
-        "\\",
-        "~",
-        "~nobody",
-        "$HOME",
-        "*",
-        "[",
-        "[0]",
-        "?",
-        ":",
-        ":in",
-        "@",
-        ",",
-        " ",
-        "\n",
-        "\0",
-        "\x1b[31m",
-        "\u202e",
-        "é",
-    ),
-    *(
-        ".onnx",
-        ".pt2",
-        ".pth",
-        ".json",
-        "report.json",
-        "image.png",
-        "/dev/null",
-        "/dev/zero",
-        "/proc/self/mem",
-        "x" * 300,
-        "--",
-        "-",
-        "%",
-    ),
-    *(
-        "0",
-        "-1",
-        "1",
-        "2",
-        "1e9",
-        "1e400",
-        "nan",
-        "inf",
-        "0x8",
-        "9" * 30,
-        "9" * 5000,
-        "3,3",
-        "8x8",
-        "8x8x8x8",
-        "all",
-        "none",
-        "true",
-        "1/2",
-        "0/0",
-    ),
-    *(
-        "centre",
-        "corner",
-        "grid:2",
-        "grid:0",
-        "grid:-1",
-        "grid:99999999",
-        "stages",
-        "image",
-        "output",
-        "0:in",
-        "1",
-        "jacobian",
-        "energy",
-        "luo",
-    ),
-    *(
-        "r50",
-        "r50=-5%",
-        "best_shape=1",
-        "nonlocal@0",
-        "gcn@1:k=2",
-        "gcn@1:k=",
-        "@0",
-        "nonlocal@",
-        "nets:tiny@0",
-        "cpu",
-        "cuda:99",
-        "meta",
-        "float64",
-    ),
-    *(
-        "NCHW",
-        "NLC",
-        "random",
-        "random-raw",
-        "pretrained",
-        "auto",
-        "leaves",
-        "grating",
-        "occlusion",
-        "smoothgrad",
-        "2%",
-        "float16",
-        "a=(" * 50,
-    ),
-]
+OTHER_PIECES = (" ", "\n", "\0", "\x1b[31m", "\u202e", "x" * 300, "9" * 30, "9" * 5000, "a=(" * 50)
+PIECES = [*PLAIN_PIECES.split(), *OTHER_PIECES]
 WORDS = st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=3).map("".join)
 
 
@@ -206,7 +75,7 @@ def folder(tmp_path_factory):
         yield place
 
 
-@fuzz(150)
+@fuzz(80)
 @given(spec=WORDS, weights=st.sampled_from(["random", "random", "auto", "pretrained"]))
 def test_any_text_is_a_model_or_refused(folder, spec, weights):
     found = works_or_refuses(lambda: split_label(spec))
@@ -216,7 +85,7 @@ def test_any_text_is_a_model_or_refused(folder, spec, weights):
     assert isinstance(made, ErfscopeError) or isinstance(made.module, nn.Module)
 
 
-@fuzz(40)
+@fuzz(20)
 @given(spec=WORDS, name=st.sampled_from(["analyze", "compare", "layers", "check"]))
 def test_any_text_is_a_model_on_the_command_line(folder, spec, name):
     if spec.strip().startswith("-"):
@@ -224,26 +93,23 @@ def test_any_text_is_a_model_on_the_command_line(folder, spec, name):
     if name == "compare":
         # A pattern may stand for the whole zoo.
         spec = "".join(c for c in spec if c not in "*?[")
-    before = files_below(folder.parent)
-    options = (
-        ()
-        if name == "layers"
-        else TINY[1:]
-        if name != "check"
-        else ("--trf-only", "--baseline", "known.json", *TINY[1:-1], "plain")
-    )
+    before = kept_files(folder)
+    options = {"layers": (), "check": ("--trf-only", "--baseline", "known.json", *TINY[1:])}.get(name, TINY[1:])
     command(name, spec, *options)
-    assert {
-        file: text
-        for file, text in files_below(folder.parent).items()
-        if "__pycache__" not in file and "known.json" not in file
-    } == {file: text for file, text in before.items() if "__pycache__" not in file and "known.json" not in file}
+    assert kept_files(folder) == before
+
+
+def kept_files(folder):
+    """All around a project but what may be written."""
+    found = files_below(folder.parent)
+    return {name: found[name] for name in found if "__pycache__" not in name and "known.json" not in name}
 
 
 #: Options whose values are places to write to.
 WRITE = {"output", "artifacts", "baseline", "cache"}
 #: Options that ask for as much work as their number says.
 WORK = {"samples", "draws", "batch_size"}
+MEASURING = ("analyze", "compare", "check")
 #: Words that would be work without end, or places elsewhere.
 ASKING = [
     (name, option)
@@ -254,20 +120,11 @@ ASKING = [
 ]
 
 
-@fuzz(120)
+@fuzz(60)
 @given(which=st.lists(st.tuples(st.sampled_from(ASKING), WORDS), min_size=1, max_size=2))
 def test_any_value_of_any_option_works_or_is_refused(folder, which):
     name = which[0][0][0]
-    arguments = [
-        name,
-        *(
-            TINY
-            if name in ("analyze", "compare", "check")
-            else ("nets.py:tiny",)
-            if name == "layers"
-            else ("report.json",)
-        ),
-    ]
+    arguments = [name, *{"layers": ("nets.py:tiny",), **dict.fromkeys(MEASURING, TINY)}.get(name, ("report.json",))]
     for (owner, option), word in which:
         if owner != name or elsewhere(option, word):
             continue
@@ -286,39 +143,11 @@ def elsewhere(option: click.Option, word: str) -> bool:
     return option.name in WORK and any(text in word for text in ("9" * 5, "1e"))
 
 
-KEYS = st.sampled_from(
-    (
-        *(
-            "samples",
-            "seed",
-            "images",
-            "image",
-            "model_kwargs",
-            "model-kwargs",
-            "insert",
-            "unit",
-            "format",
-            "json",
-            "mean",
-            "analyze",
-            "check",
-        ),
-        *(
-            "compare",
-            "output",
-            "draws",
-            "until-se",
-            "keep_going",
-            "fail-on",
-            "baseline",
-            "plain",
-            "help",
-            "tool",
-            "erfscope",
-            "layers",
-        ),
-    )
-)
+KEY_WORDS = """
+samples seed images image model_kwargs model-kwargs insert unit format json mean analyze check compare output draws
+until-se keep_going fail-on baseline plain help tool erfscope layers
+"""
+KEYS = st.sampled_from(KEY_WORDS.split())
 
 
 def toml(value: object) -> str:
@@ -330,37 +159,24 @@ def toml(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(toml, value)) + "]"
     if isinstance(value, str):
-        return (
-            '"'
-            + "".join(
-                c if c.isalnum() or c in " .,:;/@=%" else f"\\U{ord(c):08x}"
-                for c in value
-                if not 0xD800 <= ord(c) < 0xE000
-            )
-            + '"'
-        )
+        kept = (c for c in value if not 0xD800 <= ord(c) < 0xE000)
+        return '"' + "".join(c if c.isalnum() or c in " .,:;/@=%" else f"\\U{ord(c):08x}" for c in kept) + '"'
     return str(value).lower()
 
 
+HEADS = (
+    *("", "[tool.erfscope]\n", "[tool]\nerfscope = 3\n", "[[check]]\n", "[[tool.erfscope.check]]\n", "[analyze]\n"),
+    "[check]\n",
+)
 TABLES = st.dictionaries(
     KEYS | st.text(max_size=5), VALUES | WORDS | st.dictionaries(KEYS, VALUES | WORDS, max_size=3), max_size=3
 )
 
 
-@fuzz(100)
+@fuzz(60)
 @given(
     table=TABLES,
-    head=st.sampled_from(
-        [
-            "",
-            "[tool.erfscope]\n",
-            "[tool]\nerfscope = 3\n",
-            "[[check]]\n",
-            "[[tool.erfscope.check]]\n",
-            "[analyze]\n",
-            "[check]\n",
-        ]
-    ),
+    head=st.sampled_from(HEADS),
     own=st.booleans(),
     name=st.sampled_from(["analyze", "check", "models", "layers"]),
 )

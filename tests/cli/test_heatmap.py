@@ -7,15 +7,16 @@ import sys
 from types import ModuleType
 
 import cv2
+import made_up
 import matplotlib
 import numpy as np
 import pytest
+from loaded import adapter_of
 from matplotlib.text import Text
 from rich.console import Console
 from torch import nn
 
 import erfscope
-from erfscope.cli.main import main
 from erfscope.show.drawn import averaged, close_up, needed_side
 from erfscope.show.view.terminal.heatmap import (
     COLOUR_KEY,
@@ -55,10 +56,18 @@ def no_cv2(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [NoCv2(), *sys.meta_path])
 
 
-def shown(renderable: object, color: str | None = "truecolor") -> str:
-    console = Console(file=io.StringIO(), width=110, force_terminal=color is not None, color_system=color)
+def shown(renderable: object, color: str | None = "truecolor", width: int = 110, file: type = io.StringIO) -> str:
+    console = Console(file=file(), width=width, force_terminal=color is not None, color_system=color)
     console.print(renderable)
     return console.file.getvalue()
+
+
+def heat(values: np.ndarray, columns: int) -> HeatMap:
+    """A map of these values, without marks."""
+    view = HeatMap(made_up.result(), columns)
+    view.erf = erfscope.ErfMap(values=values, center_px=(0.0, 0.0), stride_px=(1.0, 1.0))
+    view.marked = lambda name: np.zeros(view.shape, dtype=bool)
+    return view
 
 
 def test_the_colours_are_matplotlibs_inferno_in_rgb():
@@ -67,15 +76,6 @@ def test_the_colours_are_matplotlibs_inferno_in_rgb():
     found = inferno(levels)
     assert np.abs(found - expected).max() <= 2  # the two tables are rounded differently
     assert found[-1, -1, 0] > 240 > 200 > found[-1, -1, 2]  # bright yellow: much red, little blue
-
-
-@pytest.mark.slow
-def test_the_strongest_pixel_is_bright_yellow(result):
-    view = HeatMap(result, 52)
-    view.marked = lambda name: np.zeros(view.shape, dtype=bool)
-    levels = view.levels(view.shape)
-    expected = matplotlib.colormaps["inferno"](levels.max())[:3]
-    np.testing.assert_allclose(view.pixels()[levels == levels.max()][0] / 255, expected, atol=0.02)
 
 
 @pytest.mark.parametrize(("space", "columns"), [((40, 52), 26), ((41, 53), 26), ((30, 30), 7), ((97, 64), 36)])
@@ -87,38 +87,32 @@ def test_a_map_that_shrinks_is_opencvs_area_means(result, space, columns):
 
 
 @pytest.mark.parametrize("shape", [(6, 8), (3, 8)])
-def test_the_brightness_is_by_the_share_in_stronger_cells_of_those_that_are_drawn(result, shape):
-    view, values = HeatMap(result, 8), np.random.default_rng(0).random((12, 16)) ** 8
-    view.erf = erfscope.ErfMap(values=values, center_px=(0.0, 0.0), stride_px=(1.0, 1.0))
+def test_the_brightness_is_by_the_share_in_stronger_cells_of_those_that_are_drawn(shape):
+    values = np.random.default_rng(0).random((12, 16)) ** 8
     cells = values.reshape(shape[0], 12 // shape[0], shape[1], 2).mean(axis=(1, 3)).ravel()
     stronger = [(cells[cells > cell].sum() + cell / 2) / cells.sum() for cell in cells]
     # The legend: all of the first 10 % is brightest, all beyond 99 % is black.
     expected = np.interp(stronger, (0.1, 0.5, 0.9, 0.99), (1, 0.48 / 0.76, 0.2 / 0.76, 0))
-    np.testing.assert_allclose(view.levels(shape).ravel(), expected, rtol=1e-9)
+    np.testing.assert_allclose(heat(values, 8).levels(shape).ravel(), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("space", [(3, 5), (1, 64), (100, 2)])
-def test_a_flat_map_is_flat_at_any_size(result, space):
-    view = HeatMap(result, 36)
-    view.erf = erfscope.ErfMap(values=np.ones(space), center_px=(0.0, 0.0), stride_px=(1.0, 1.0))
+def test_a_flat_map_is_flat_at_any_size(space):
+    view = heat(np.ones(space), 36)
     np.testing.assert_allclose(view.levels(view.shape), 0.48 / 0.76, rtol=1e-12)
 
 
 @pytest.mark.parametrize("color", [True, False])
-def test_the_legend_is_true(result, color):
+def test_the_legend_is_true(color):
     """Of a bell whose cells are small: the brightest ones hold the first 10 % of it, and what is black less than the
     last 1 %."""
-    view = HeatMap(result, 64)
     distance = np.hypot(*np.meshgrid(*[np.arange(64.0) - 31.5] * 2))
-    view.erf = erfscope.ErfMap(values=np.exp(-(distance**2) / 200), center_px=(31.5, 31.5), stride_px=(1.0, 1.0))
-    view.shape, view.marked = (128, 64), lambda name: np.zeros(view.shape, dtype=bool)
+    view = heat(np.exp(-(distance**2) / 200), 64)
+    view.shape = (64, 64) if color else (128, 64)
     if color:
-        view.shape = (64, 64)
         drawn = view.pixels().astype(int)
-        brightest, black = (
-            (drawn == inferno(np.array([[255]], dtype=np.uint8))[0, 0]).all(axis=2),
-            (drawn <= (0, 0, 4)).all(axis=2),
-        )
+        brightest = (drawn == inferno(np.array([[255]], dtype=np.uint8))[0, 0]).all(axis=2)
+        black = (drawn <= (0, 0, 4)).all(axis=2)
     else:
         drawn = view.glyphs()
         brightest, black = drawn == "@", drawn == " "
@@ -141,6 +135,11 @@ def test_without_opencv_the_report_has_the_ramp_and_says_what_to_install(result,
     said = ("no colours, since cv2", "libGL.so.1", "apt install libgl1 libxcb1", "opencv-python-headless")
     for part in ("Half of the ERF", "far_mass", *said, GLYPH_KEY[:20]):
         assert part in whole.replace("\n", " ")
+    # A terminal without colours needs none, and maps side by side say it once.
+    assert "cv2" not in shown(draw_result(result), color=None)
+    text = shown(Gallery([result, result, result]))
+    assert ("▀" in text, text.count("no colours, since cv2")) == (False, 1)
+    assert "".join(HeatMap(result, 32).glyphs()[3]).strip() in text
 
 
 def test_half_an_installation_of_opencv_is_one_without_it(result, monkeypatch):
@@ -148,44 +147,22 @@ def test_half_an_installation_of_opencv_is_one_without_it(result, monkeypatch):
     assert "opencv-python-headless" in shown(draw_result(result))
 
 
-def test_a_terminal_without_colours_needs_no_opencv_and_is_told_nothing_of_it(result, no_cv2):
-    text = shown(draw_result(result), color=None)
-    assert "cv2" not in text
-    assert GLYPH_KEY[:20] in text
-
-
-def test_maps_side_by_side_are_in_colour_and_a_missing_opencv_is_said_once(result, no_cv2):
-    text = shown(Gallery([result, result, result]))
-    assert "▀" not in text
-    assert text.count("no colours, since cv2") == 1
-    assert "".join(HeatMap(result, 32).glyphs()[3]).strip() in text
-
-
-def test_maps_side_by_side_stand_on_the_same_lines(result):
-    lines = shown(Gallery([result, result])).splitlines()
-    blocks = [line.count("▀") for line in lines if "▀" in line]
+def test_with_opencv_nothing_is_said_and_maps_stand_on_the_same_lines(result):
+    text = shown(draw_result(result))
+    assert ("▀" in text, "cv2" in text) == (True, False)
+    blocks = [line.count("▀") for line in shown(Gallery([result, result])).splitlines() if "▀" in line]
     assert blocks == [2 * HeatMap(result, 32).shape[1]] * (HeatMap(result, 32).shape[0] // 2)
 
 
-def test_with_opencv_nothing_is_said(result):
-    text = shown(draw_result(result))
-    assert "▀" in text
-    assert "cv2" not in text
-
-
 @pytest.mark.slow
-def test_the_command_ends_well_without_opencv(no_cv2, monkeypatch, capsys, tmp_path):
-    (tmp_path / "nets.py").write_text(
-        "from torch import nn\n\ndef tiny():\n    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1))\n"
-    )
+def test_the_command_ends_well_without_opencv(no_cv2, command, monkeypatch, tmp_path):
+    made = "from torch import nn\n\ndef tiny():\n    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1))\n"
+    (tmp_path / "nets.py").write_text(made)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    with pytest.raises(SystemExit) as stop:
-        main(["analyze", "nets.py:tiny", "--input-size", "32", "--samples", "2", "-q", "--explain"])
-    out, err = capsys.readouterr()
-    assert (stop.value.code, err) == (0, "")
+    code, out, err = command("analyze", "nets.py:tiny", "--input-size", "32", "--samples", "2", "-q", "--explain")
+    assert (code, err) == (0, "")
     assert "Half of the ERF" in out
     assert "opencv-python-headless" in out
 
@@ -207,27 +184,20 @@ class Ascii(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("system", "file", "blocks"),
-    [
-        ("truecolor", io.StringIO, True),
-        ("256", io.StringIO, True),
-        ("standard", io.StringIO, False),
-        ("truecolor", Ascii, False),
-    ],
+    ("system", "file"),
+    [("truecolor", io.StringIO), ("256", io.StringIO), ("standard", io.StringIO), ("truecolor", Ascii)],
 )
-def test_half_blocks_are_for_terminals_with_colours_enough_and_utf_8(result, system, file, blocks):
-    console = Console(file=file(), width=200, force_terminal=True, color_system=system)
-    console.print(draw_result(result))
-    text = console.file.getvalue()
+def test_half_blocks_are_for_terminals_with_colours_enough_and_utf_8(result, system, file):
+    text = shown(draw_result(result), system, 200, file)
+    blocks = system != "standard" and file is not Ascii
     assert ("▀" in text) == blocks
     assert ("\x1b[38;2;" in text) == (blocks and system == "truecolor")
     assert ("\x1b[38;5;" in text) == (system == "256")
 
 
 def test_a_half_block_is_the_upper_pixel_over_the_lower_one():
-    console = Console(file=io.StringIO(), width=10, force_terminal=True, color_system="truecolor")
-    console.print(half_blocks(np.array([[[1, 2, 3]], [[4, 5, 6]]], dtype=np.uint8)))
-    assert console.file.getvalue() == "\x1b[38;2;1;2;3;48;2;4;5;6m▀\x1b[0m\n"
+    text = shown(half_blocks(np.array([[[1, 2, 3]], [[4, 5, 6]]], dtype=np.uint8)), width=10)
+    assert text == "\x1b[38;2;1;2;3;48;2;4;5;6m▀\x1b[0m\n"
 
 
 @pytest.mark.parametrize("space", [(40, 52, 3), (40, 52, 1), (4, 40, 52, 3), (52, 3)])
@@ -245,9 +215,8 @@ def test_pictures_of_every_shape_are_shown(space, color):
 @pytest.mark.slow
 def test_a_dot_is_shown_zoomed_in_the_terminal_in_figures_and_on_the_page(tmp_path):
     """A field of 13 pixels of 160: the unit and the scale are where the map says, in all three."""
-    result = erfscope.analyze(
-        "test_resnet", layer="layer1", weights="random", samples=2, input_size=160, measures="r50,r90"
-    )
+    model, asked = adapter_of("test_resnet"), {"samples": 1, "measures": "r50,r90"}
+    result, other = (erfscope.analyze(model, layer=layer, **asked) for layer in ("layer1", "layer4"))
     assert result.map is not None
     (each,) = windows([result])
     heat = HeatMap(result, 40, each.part)
@@ -260,14 +229,14 @@ def test_a_dot_is_shown_zoomed_in_the_terminal_in_figures_and_on_the_page(tmp_pa
     words = f"window {side} px"
     assert words in shown(draw_result(result))
     # Beside a map that needs its whole input this one has the whole input too.
-    other = erfscope.analyze("test_resnet", weights="random", samples=2, input_size=160, measures="r50,r90")
     assert words not in shown(Gallery([result, other]))
     assert shown(Gallery([result, result])).count(words) == 2
-    figure = erfscope.Report(results=(result,)).figure()
+    report = erfscope.Report(results=(result,))
+    figure = report.figure()
     ax = figure.axes[0]
     assert abs(np.diff(ax.get_xlim()))[0] == pytest.approx(side)
     assert any(words in text.get_text() for text in figure.findobj(Text))
-    erfscope.Report(results=(result,)).save(tmp_path / "erf.html")
+    report.save(tmp_path / "erf.html")
     page = (tmp_path / "erf.html").read_text()
     assert words in page
     assert f'viewBox="-0.5 -0.5 {side} {side}"' in page

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zarr
-from fuzzing import command, fuzz
+from fuzzing import command, files_below, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -46,24 +47,32 @@ NAMES = st.one_of(
 )
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A net, pictures, an array and two shards, made once for all tests."""
+    folder = tmp_path_factory.mktemp("project")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("nets.py").write_text(NETS)
+        Path("photos").mkdir()
+        pixels = np.random.default_rng(0).integers(0, 255, (16, 16, 3), dtype=np.uint8)
+        for name in ("x.png", "photos/y.png"):
+            Image.fromarray(pixels).save(name)
+        np.save("image.npy", np.zeros((3, 16, 16), np.float32))
+        asked = {"input_size": 16, "samples": 2, "weights": "random", "device": "cpu"}
+        for number in (1, 2):
+            erfscope.sweep("nets.py:tiny", shard=f"{number}/2", **asked).save(f"shard{number}", drawn=False)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path)
-    Path("nets.py").write_text(NETS)
-    Path("photos").mkdir()
-    pixels = np.random.default_rng(0).integers(0, 255, (16, 16, 3), dtype=np.uint8)
-    for name in ("x.png", "photos/y.png"):
-        Image.fromarray(pixels).save(name)
-    np.save("image.npy", np.zeros((3, 16, 16), np.float32))
-    for number in (1, 2):
-        shard = erfscope.sweep(
-            "nets.py:tiny", input_size=16, samples=2, weights="random", device="cpu", shard=f"{number}/2"
-        )
-        shard.save(f"shard{number}", drawn=False)
     return tmp_path
 
 
-@fuzz(150)
+@fuzz(80)
 @given(st.sampled_from([*WRITERS]), st.sampled_from(["out", "", "no/"]), NAMES, st.booleans())
 def test_an_output_of_any_name_is_written_or_refused_in_one_line(
     writer: str, start: str, name: str, force: bool
@@ -74,24 +83,22 @@ def test_an_output_of_any_name_is_written_or_refused_in_one_line(
     assert Path("image.npy").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("writer", "name"),
-    [
-        *((writer, "out/1/") for writer in ("analyze", "merge", "study")),
-        *(("analyze", f"out/1/erf{suffix}") for suffix in FORMATS),
-        *(("tile", "out/1/plan.json"), ("tile --run", "out/1/out.npy"), ("explore", "out/1/page.html")),
-    ],
-)
-def test_folders_above_an_output_are_made(writer: str, name: str) -> None:
-    code, _, said = command(*WRITERS[writer], "-o", name)
-    assert code == 0, said
-    assert Path(name).exists()
-    assert "Traceback" not in said
-
-
-def test_no_folder_is_made_for_a_run_that_fails() -> None:
+def test_folders_above_an_output_are_made_but_not_for_a_run_that_fails() -> None:
     assert command("analyze", "nets.py:tiny", *QUICK, "--layer", "gone", "-o", "out/1/")[0] == 2
     assert not Path("out").exists()
+    outputs = {
+        "analyze": ["", *(f"erf{suffix}" for suffix in FORMATS)],
+        "merge": [""],
+        "study": [""],
+        "tile": ["plan.json"],
+        "tile --run": ["out.npy"],
+        "explore": ["page.html"],
+    }
+    for writer, names in outputs.items():
+        for number, name in enumerate(names):
+            target = f"{writer}{number}/1/{name}"
+            code, _, said = command(*WRITERS[writer], "-o", target)
+            assert (code, Path(target).exists()) == (0, True), said
 
 
 #: Every way to name a file that is read: the words before its name, and those after it.
@@ -106,23 +113,8 @@ READERS = {
     "baseline": (("check", "nets.py:tiny", *QUICK, "--baseline"), ()),
     "tiles": (("tile", "nets.py:tiny", "--input-size", "16", "-o", "out.npy", "--force", "--run"), ()),
 }
-SUFFIXES = st.sampled_from(
-    [
-        *FORMATS,
-        *SUFFIXES_OF_IMAGES,
-        ".npy",
-        ".pth",
-        ".safetensors",
-        ".bin",
-        ".pt2",
-        ".ts",
-        ".onnx",
-        ".toml",
-        ".py",
-        "",
-        "/",
-    ]
-)
+OTHER_SUFFIXES = (".npy", ".pth", ".safetensors", ".bin", ".pt2", ".ts", ".onnx", ".toml", ".py", "", "/")
+SUFFIXES = st.sampled_from([*FORMATS, *SUFFIXES_OF_IMAGES, *OTHER_SUFFIXES])
 
 
 def contents() -> st.SearchStrategy[bytes]:
@@ -147,7 +139,7 @@ def contents() -> st.SearchStrategy[bytes]:
     )
 
 
-@fuzz(150)
+@fuzz(80)
 @given(st.sampled_from([*READERS]), SUFFIXES, st.data())
 def test_a_file_of_any_suffix_and_content_is_read_or_refused_in_one_line(
     reader: str, suffix: str, data: st.DataObject
@@ -162,77 +154,61 @@ def test_a_file_of_any_suffix_and_content_is_read_or_refused_in_one_line(
     command(*before, f"local-dir:./{named}" if reader == "folder of timm" else named, *after)
 
 
-@pytest.mark.parametrize("asked", ["x.png", "./x.png", "soft.png", "hard.png", "*.png"])
-@pytest.mark.parametrize("output", ["x.png", "soft.png", "hard.png"])
-def test_force_replaces_no_image_that_is_read(asked: str, output: str) -> None:
+ANALYZE = " ".join(("analyze nets.py:tiny", *QUICK))
+TILE = "tile nets.py:tiny --input-size 16 --weights random"
+HELD = "is or holds the input"
+#: A command, what it is to write to, and what it says of that.
+INPUTS = [
+    *(
+        (f"{ANALYZE} --image {asked}", output, "--force replaces no input")
+        for asked in ("x.png", "./x.png", "soft.png", "hard.png", "*.png")
+        for output in ("x.png", "soft.png", "hard.png")
+    ),
+    (f"{ANALYZE} --image photos", "photos/y.png", "replaces no input"),
+    ("merge shard1 shard2", "shard1", "replaces no input"),
+    (f"tile nets.py:tiny {' '.join(QUICK)} --image x.png --tolerance 0.1", "x.png", "replaces no input"),
+    *(
+        (f"{ANALYZE.replace('analyze', 'compare')} --image {asked}", "report", HELD)
+        for asked in ("report/i0.png", "report/*.png", "link/i0.png", "report/inner")
+    ),
+    *(
+        (f"compare {named} one", output, HELD)
+        for named in ("one", "label=one", "one/report.json")
+        for output in ("one", "one/report.json", "one/tiny.npz")
+    ),
+    (f"{TILE} --run big.zarr/0", "big.zarr", HELD),
+    *(
+        (f"{words} {named}", output, f"lies in the input {named}")
+        for named in ("big.zarr", "link.zarr")
+        for words, output in (
+            *((f"{TILE} --run", output) for output in ("big.zarr/0", "link.zarr/0", "inner")),
+            (f"{ANALYZE} --image", "big.zarr/notes.json"),
+        )
+    ),
+]
+
+
+def test_force_replaces_no_input(place: Path) -> None:
     Path("soft.png").symlink_to("x.png")
     Path("hard.png").hardlink_to("x.png")
-    before = Path("x.png").read_bytes()
-    code, _, said = command("analyze", "nets.py:tiny", *QUICK, "--image", asked, "-o", output, "--force")
-    assert code == 2
-    assert "--force replaces no input" in said
-    assert Path("x.png").read_bytes() == before
-
-
-def test_force_replaces_no_image_of_a_folder_and_no_shard() -> None:
-    code, _, said = command("analyze", "nets.py:tiny", *QUICK, "--image", "photos", "-o", "photos/y.png", "--force")
-    assert (code, "replaces no input" in said) == (2, True)
-    code, _, said = command("merge", "shard1", "shard2", "-o", "shard1", "--force")
-    assert (code, "replaces no input" in said) == (2, True)
-    code, _, said = command(
-        "tile", "nets.py:tiny", *QUICK, "--image", "x.png", "--tolerance", "0.1", "-o", "x.png", "--force"
-    )
-    assert (code, "replaces no input" in said) == (2, True)
-
-
-@pytest.mark.parametrize("asked", ["report/i0.png", "report/*.png", "link/i0.png", "report/inner"])
-def test_force_replaces_no_folder_that_holds_an_input(asked: str) -> None:
-    erfscope.merge(["shard1", "shard2"]).save("report", drawn=False)
+    for name in ("report", "one"):
+        erfscope.merge(["shard1", "shard2"]).save(name, drawn=False)
+    next(Path("one").glob("*.npz")).rename("one/tiny.npz")
     Path("report/inner").mkdir()
     Path("link").symlink_to("report")
     for name in ("report/i0.png", "report/inner/i1.png"):
         Path(name).write_bytes(Path("x.png").read_bytes())
-    code, _, said = command("compare", "nets.py:tiny", *QUICK, "--image", asked, "-o", "report", "--force")
-    assert (code, "is or holds the input" in said) == (2, True)
-    assert Path("report/i0.png").exists()
-
-
-def test_force_replaces_no_group_that_holds_the_array() -> None:
-    group = zarr.open_group("big.zarr", mode="w")
-    group.create_array("0", data=np.zeros((3, 16, 16), np.float32))
-    asked = ("tile", "nets.py:tiny", "--input-size", "16", "--weights", "random", "--run", "big.zarr/0")
-    code, _, said = command(*asked, "-o", "big.zarr", "--force")
-    assert (code, "is or holds the input" in said) == (2, True)
-    assert Path("big.zarr/0").exists()
-
-
-@pytest.mark.parametrize("named", ["big.zarr", "link.zarr"])
-@pytest.mark.parametrize("output", ["big.zarr/0", "link.zarr/0", "inner", "big.zarr/notes.json"])
-def test_force_replaces_nothing_inside_an_input_of_zarr(named: str, output: str) -> None:
     group = zarr.open_group("big.zarr", mode="w")
     group.create_array("0", data=np.zeros((3, 16, 16), np.float32))
     Path("big.zarr/notes.json").write_text("mine")
     Path("link.zarr").symlink_to("big.zarr")
     Path("inner").symlink_to("big.zarr/0")
-    if output.endswith("json"):
-        asked: tuple[str, ...] = ("analyze", "nets.py:tiny", *QUICK, "--image", named)
-    else:
-        asked = ("tile", "nets.py:tiny", "--input-size", "16", "--weights", "random", "--run", named)
-    before = {file: file.read_bytes() for file in Path("big.zarr").rglob("*") if file.is_file()}
-    code, _, said = command(*asked, "-o", output, "--force")
-    assert (code, f"lies in the input {named}" in said) == (2, True)
-    assert {file: file.read_bytes() for file in Path("big.zarr").rglob("*") if file.is_file()} == before
-
-
-@pytest.mark.parametrize("output", ["one", "one/report.json", "one/tiny.npz"])
-@pytest.mark.parametrize("named", ["one", "label=one", "one/report.json"])
-def test_force_replaces_no_stored_result_that_is_compared(named: str, output: str) -> None:
-    erfscope.merge(["shard1", "shard2"]).save("one", drawn=False)
-    next(Path("one").glob("*.npz")).rename("one/tiny.npz")
-    before = Path("one/report.json").read_bytes()
-    code, _, said = command("compare", named, "one", "-o", output, "--force")
-    assert (code, "is or holds the input" in said) == (2, True)
-    assert Path("one/report.json").read_bytes() == before
+    before = files_below(place)
+    for words, output, said in INPUTS:
+        code, _, error = command(*words.split(), "-o", output, "--force")
+        assert (code, said in error) == (2, True), (words, output, error)
+    kept = files_below(place)
+    assert {name: kept[name] for name in kept if "__pycache__" not in name} == before
 
 
 @pytest.mark.parametrize("images", ["x.png", ["rgb=x.png", "nir=photos/y.png"], {"rgb": "x.png"}])
@@ -242,12 +218,11 @@ def test_images_are_no_output_however_they_are_given(images: object) -> None:
     refuse_inputs("nets.py", images)
 
 
-@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a" + ".a" * 5_000 + " = 1", "a = " + "{a=" * 50_000])
-def test_settings_that_are_nested_without_end_are_one_line(text: str) -> None:
-    Path("erfscope.toml").write_text(text)
-    code, _, said = command("tile", "nets.py:tiny", "--input-size", "16")
-    assert code == 2
-    assert "erfscope.toml" in said
+def test_settings_that_are_nested_without_end_are_one_line() -> None:
+    for text in ("a = " + "[" * 100_000, "a" + ".a" * 5_000 + " = 1", "a = " + "{a=" * 50_000):
+        Path("erfscope.toml").write_text(text)
+        code, _, said = command("tile", "nets.py:tiny", "--input-size", "16")
+        assert (code, "erfscope.toml" in said) == (2, True)
 
 
 def test_a_working_directory_that_was_removed_is_one_line(tmp_path: Path) -> None:

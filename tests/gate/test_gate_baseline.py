@@ -32,14 +32,9 @@ FIELD = Trf(
 )
 QUESTION = {
     "input_size": [16, 16],
-    "insert": None,
-    "layer": None,
     "model": "m",
-    "model_kwargs": None,
     "unit": "centre",
     "wrt": "image",
-    "alpha": None,
-    "amp_dtype": None,
     "convention": "jacobian",
     "draws": 1,
     "dtype": "float32",
@@ -48,6 +43,7 @@ QUESTION = {
     "seed": 0,
     "stimuli": "leaves, version 1",
     "weights": "own",
+    **dict.fromkeys(("insert", "layer", "model_kwargs", "alpha", "amp_dtype")),
 }
 
 
@@ -62,9 +58,11 @@ def entry(value: float = 1.0) -> BaselineEntry:
     )
 
 
-def test_an_entry_comes_back_as_it_was_stored(tmp_path):
-    update(tmp_path / "b.json", {"x": entry()})
-    assert read(tmp_path / "b.json") == {"x": entry()}
+def test_entries_come_back_as_they_were_stored_and_those_of_other_names_stay(tmp_path):
+    update(tmp_path / "b.json", {"x": entry(1.0), "y": entry(2.0)})
+    update(tmp_path / "b.json", {"y": entry(3.0), "z": entry(4.0)})
+    assert read(tmp_path / "b.json") == {"x": entry(1.0), "y": entry(3.0), "z": entry(4.0)}
+    assert sorted(path.name for path in tmp_path.iterdir()) == [NAME, "b.json"]
 
 
 @pytest.mark.slow
@@ -75,8 +73,9 @@ def test_a_measured_entry_is_what_the_schema_describes_and_comes_back(tmp_path, 
     document = json.loads((tmp_path / "b.json").read_text())
     jsonschema.validate(document, SCHEMA)
     assert read(tmp_path / "b.json")["small"] == found
-    assert document["entries"]["small"]["measures"]["r50"]["value"] == pytest.approx(float(result["r50"]), rel=1e-6)
-    assert "best_shape" not in document["entries"]["small"]["measures"]
+    measures = document["entries"]["small"]["measures"]
+    assert measures["r50"]["value"] == pytest.approx(float(result["r50"]), rel=1e-6)
+    assert "best_shape" not in measures
 
 
 def test_keys_are_sorted_and_every_value_has_a_line_of_its_own():
@@ -93,17 +92,6 @@ def test_keys_are_sorted_and_every_value_has_a_line_of_its_own():
     changed = baseline_bytes({"b": entry(), "a": entry(2.0)}).decode()
     lines = [(old, new) for old, new in zip(text.splitlines(), changed.splitlines(), strict=True) if old != new]
     assert lines == [('     "value": 1.0', '     "value": 2.0')]
-
-
-def test_entries_of_other_names_stay(tmp_path):
-    update(tmp_path / "b.json", {"x": entry(1.0), "y": entry(2.0)})
-    update(tmp_path / "b.json", {"y": entry(3.0), "z": entry(4.0)})
-    assert {name: found.measures["r50"].value for name, found in read(tmp_path / "b.json").items()} == {
-        "x": 1.0,
-        "y": 3.0,
-        "z": 4.0,
-    }
-    assert sorted(path.name for path in tmp_path.iterdir()) == [NAME, "b.json"]
 
 
 def test_a_link_stays_a_link(tmp_path):
@@ -169,8 +157,7 @@ def test_processes_that_update_at_once_lose_nothing(tmp_path):
     update(tmp_path / "pattern.json", {"x": entry()})
     start = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path}
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(name)], **start) for name in range(3)]
-    for writer in writers:
-        assert writer.stdout.readline() == "ready\n"
+    assert [writer.stdout.readline() for writer in writers] == ["ready\n"] * 3
     for writer in writers:
         writer.stdin.write("go\n")
         writer.stdin.flush()
@@ -224,42 +211,35 @@ def test_the_gate_needs_no_torch_to_be_imported():
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("measures", "r50", "value"), "NaN"),
-        (("measures", "r50", "value"), '"3.4"'),
-        (("measures", "r50", "value"), "[1]"),
-        (("measures", "r50", "se"), '"x"'),
-        (("measures", "r50", "leave_one_out"), '"abcdefgh"'),
-        (("measures", "r50", "leave_one_out"), "[null, 1]"),
-        (("measures", "r50", "leave_one_out"), "{}"),
-        (("structure", "center_px"), "[NaN, NaN]"),
-        (("structure", "trf_px"), "null"),
-        (("structure", "map_shape"), '"abc"'),
-        (("structure", "unit"), "null"),
+        ("measures r50 value", "NaN"),
+        ("measures r50 value", '"3.4"'),
+        ("measures r50 value", "[1]"),
+        ("measures r50 se", '"x"'),
+        ("measures r50 leave_one_out", '"abcdefgh"'),
+        ("measures r50 leave_one_out", "[null, 1]"),
+        ("measures r50 leave_one_out", "{}"),
+        ("structure center_px", "[NaN, NaN]"),
+        ("structure trf_px", "null"),
+        ("structure map_shape", '"abc"'),
+        ("structure unit", "null"),
     ],
 )
 def test_what_would_pass_every_comparison_is_damage(tmp_path, path, value):
     """NaN compares as false with everything."""
-    document = {
-        "schema": "erfscope.baseline/1",
-        "entries": {"x": json.loads(baseline_bytes({"x": entry()}))["entries"]["x"]},
-    }
-    place = document["entries"]["x"]
-    for key in path[:-1]:
+    place = document = json.loads(baseline_bytes({"x": entry()}))
+    *keys, last = ["entries", "x", *path.split()]
+    for key in keys:
         place = place[key]
-    place[path[-1]] = "HERE"
+    place[last] = "HERE"
     (tmp_path / "b.json").write_text(json.dumps(document).replace('"HERE"', value))
     with pytest.raises(ErfscopeError, match="is damaged"):
         read(tmp_path / "b.json")
 
 
-def test_a_merge_that_kept_both_sides_is_damage(tmp_path):
+def test_a_merge_that_kept_both_sides_and_endless_nesting_are_damage(tmp_path):
     one = json.dumps(json.loads(baseline_bytes({"x": entry()}))["entries"]["x"])
-    (tmp_path / "b.json").write_text(f'{{"schema": "erfscope.baseline/1", "entries": {{"x": {one}, "x": {one}}}}}')
-    with pytest.raises(ErfscopeError, match="'x' stands there twice"):
-        read(tmp_path / "b.json")
-
-
-def test_endless_nesting_is_damage(tmp_path):
-    (tmp_path / "b.json").write_text("[" * 100_000)
-    with pytest.raises(ErfscopeError, match="is damaged"):
-        read(tmp_path / "b.json")
+    twice = f'{{"schema": "erfscope.baseline/1", "entries": {{"x": {one}, "x": {one}}}}}'
+    for text, said in ((twice, "'x' stands there twice"), ("[" * 100_000, "is damaged")):
+        (tmp_path / "b.json").write_text(text)
+        with pytest.raises(ErfscopeError, match=said):
+            read(tmp_path / "b.json")

@@ -39,24 +39,28 @@ def test_inputs_reach_scripts_through_the_environment_only():
         assert all(re.fullmatch(known, value) for value in step["env"].values())
 
 
+CHECKED = ["-m", "erfscope", "check", "--format", "github"]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "artifacts", "expected"),
+    ("step", "given", "expected"),
     [
-        ("", "", []),
-        ("--only backbone --trf-only", "", ["--only", "backbone", "--trf-only"]),
-        ("--baseline a.json", "erf maps", ["--baseline", "a.json", "--artifacts", "erf maps"]),
-        ("$(touch stolen) ; touch stolen", "", ["$(touch", "stolen)", ";", "touch", "stolen"]),
+        (0, {"INSTALL": "action"}, ["-m", "pip", "install", "--quiet", "/the action"]),
+        (0, {"INSTALL": ". -r a.txt"}, ["-m", "pip", "install", "--quiet", ".", "-r", "a.txt"]),
+        (1, {}, CHECKED),
+        (1, {"ARGUMENTS": "--only backbone --trf-only"}, [*CHECKED, "--only", "backbone", "--trf-only"]),
+        (1, {"ARGUMENTS": "--json", "ARTIFACTS": "erf maps"}, [*CHECKED, "--json", "--artifacts", "erf maps"]),
+        (1, {"ARGUMENTS": "$(touch stolen) ; touch stolen"}, [*CHECKED, "$(touch", "stolen)", ";", "touch", "stolen"]),
     ],
 )
-def test_the_action_hands_its_arguments_on_and_runs_nothing_else(tmp_path, arguments, artifacts, expected):
-    script = next(step["run"] for step in ACTION["runs"]["steps"] if "check" in step["run"])
+def test_the_action_hands_its_arguments_on_and_runs_nothing_else(tmp_path, step, given, expected):
     python = tmp_path / "python"
     python.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@" > "$0.said"\n')
     python.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ARGUMENTS": arguments, "ARTIFACTS": artifacts}
-    subprocess.run(["bash", "-eo", "pipefail", "-c", script], env=environment, cwd=tmp_path, check=True)
-    said = (tmp_path / "python.said").read_text().splitlines()
-    assert said == ["-m", "erfscope", "check", "--format", "github", *expected]
+    known = {"ARGUMENTS": "", "ARTIFACTS": "", "ACTION": "/the action", "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    script = ["bash", "-eo", "pipefail", "-c", ACTION["runs"]["steps"][step]["run"]]
+    subprocess.run(script, env={**known, **given}, cwd=tmp_path, check=True)
+    assert (tmp_path / "python.said").read_text().splitlines() == expected
     assert not (tmp_path / "stolen").exists()
 
 
@@ -116,17 +120,6 @@ def test_the_action_installs_itself_and_checks_a_project_in_a_clean_directory(tm
     found = [sys.executable, "-c", "import erfscope; print(erfscope.__file__)"]
     done = subprocess.run(found, env=where, cwd=project, capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip()) == site / "erfscope" / "__init__.py"
-
-
-@pytest.mark.parametrize(("given", "expected"), [("action", ["/the action"]), (". -r a.txt", [".", "-r", "a.txt"])])
-def test_what_the_action_installs_is_its_own_folder_or_what_is_asked_for(tmp_path, given, expected):
-    python = tmp_path / "python"
-    python.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@" > "$0.said"\n')
-    python.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "INSTALL": given, "ACTION": "/the action"}
-    script = ACTION["runs"]["steps"][0]["run"]
-    subprocess.run(["bash", "-eo", "pipefail", "-c", script], env=environment, cwd=tmp_path, check=True)
-    assert (tmp_path / "python.said").read_text().splitlines() == ["-m", "pip", "install", "--quiet", *expected]
 
 
 def test_hooks_run_commands_that_exist():

@@ -74,84 +74,55 @@ def test_the_whole_life_of_an_expectation(project):
     )
     assert "erfscope check" not in missing.stdout.str()
     first = stored(project)
-    project(2).assert_outcomes(passed=1)
+    project(2, "--junitxml=out.xml").assert_outcomes(passed=1)
+    numbers = ElementTree.parse(project.path / "out.xml").iter("property")
+    found = {each.get("name"): each.get("value") for each in numbers}
+    assert found["erf.Sequential.verdict"] == "pass"
+    assert float(found["erf.Sequential.r50"]) == pytest.approx(first["measures"]["r50"]["value"], rel=1e-5)
+    assert float(found["erf.Sequential.r50_se"]) > 0
     narrower = project(1)
     narrower.assert_outcomes(failed=1)
-    narrower.stdout.fnmatch_lines(["*structure changed*", "*--erf-update*"])
+    narrower.stdout.fnmatch_lines(["*structure changed*", "*pytest 'test_model.py::test_reach' --erf-update*"])
+    assert "pytest_plugin.py" not in narrower.stdout.str()
+    assert "Traceback" not in narrower.stdout.str()
     assert stored(project) == first
     project(1, "--erf-update").assert_outcomes(passed=1)
     assert stored(project)["structure"] != first["structure"]
     project(1).assert_outcomes(passed=1)
 
 
-def test_a_failure_shows_obtained_and_expected_and_no_traceback(project):
-    project(2, "--erf-update").assert_outcomes(passed=1)
-    out = project(1).stdout.str()
-    assert "pytest 'test_model.py::test_reach' --erf-update" in out
-    assert "pytest_plugin.py" not in out
-    assert "Traceback" not in out
-
-
-@pytest.mark.parametrize("word", ["-1e300", "float('nan')", "'200%'"])
-def test_a_tolerance_that_guards_nothing_fails_the_test(project, word):
-    project(2, "--erf-update", more=", tolerances={'r50': '-5%'}").assert_outcomes(passed=1)
-    refused = project(2, more=f", tolerances={{'r50': {word}}}")
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("tolerances={'r50': float('nan')}", "ErfscopeError: check 'Sequential':"),
+        ("tolerances={'r50': '200%'}", "ErfscopeError: check 'Sequential':"),
+        ("smaples=3", "unknown option 'smaples'"),
+    ],
+)
+def test_what_is_no_check_fails_the_test(project, more, said):
+    refused = project(2, more=f", {more}")
     refused.assert_outcomes(failed=1)
-    refused.stdout.fnmatch_lines(["*ErfscopeError: check 'Sequential':*"])
+    refused.stdout.fnmatch_lines([f"*{said}*"])
 
 
 def test_tolerances_and_options_are_the_tests_own(project):
-    project(2, "--erf-update", more=", tolerances={'r50': '-1%', 'sigma_row': '2%'}, layer='2'").assert_outcomes(
-        passed=1
-    )
+    own = ", tolerances={'r50': '-1%', 'sigma_row': '2%'}, layer="
+    project(2, "--erf-update", more=f"{own}'2'").assert_outcomes(passed=1)
     entry = stored(project)
     assert set(entry["measures"]) == {"r50", "sigma_row"}
     assert entry["protocol"]["layer"] == "2"
-    other = project(2, more=", tolerances={'r50': '-1%', 'sigma_row': '2%'}, layer='0'")
-    other.assert_outcomes(failed=1)
+    project(2, more=f"{own}'0'").assert_outcomes(failed=1)
 
 
-def test_several_models_of_one_test_have_entries_of_their_own(project, pytester):
-    pytester.makepyfile(
-        test_both="""
-        from net import net
-
-        def test_both(erf_regression):
-            for dilation in (1, 2):
-                erf_regression.check(net(dilation), name=f"dilation {dilation}", input_size=32, samples=4)
-        """
-    )
-    pytester.runpytest_inprocess("test_both.py", "--erf-update").assert_outcomes(passed=1)
-    assert set(json.loads((pytester.path / "test_both" / "test_both.json").read_text())["entries"]) == {
-        "dilation 1",
-        "dilation 2",
-    }
-    pytester.runpytest_inprocess("test_both.py").assert_outcomes(passed=1)
-
-
-def test_parameters_make_files_of_their_own(project, pytester):
+def test_models_parameters_and_tests_that_share_a_name_have_expectations_of_their_own(project, pytester):
     pytester.makepyfile(
         test_many="""
         import pytest
         from net import net
 
-        @pytest.mark.parametrize("dilation", [1, 2])
-        def test_many(erf_regression, dilation):
-            erf_regression.check(net(dilation), input_size=32, samples=4)
-        """
-    )
-    pytester.runpytest_inprocess("test_many.py", "--erf-update").assert_outcomes(passed=2)
-    assert {path.name for path in (pytester.path / "test_many").glob("[!.]*")} == {
-        "test_many[1].json",
-        "test_many[2].json",
-    }
-
-
-def test_tests_that_share_a_name_share_no_file(project, pytester):
-    pytester.makepyfile(
-        test_classes="""
-        import pytest
-        from net import net
+        def test_both(erf_regression):
+            for dilation in (1, 2):
+                erf_regression.check(net(dilation), name=f"dilation {dilation}", input_size=32, samples=4)
 
         class TestOne:
             def test_reach(self, erf_regression):
@@ -161,29 +132,24 @@ def test_tests_that_share_a_name_share_no_file(project, pytester):
             def test_reach(self, erf_regression):
                 erf_regression.check(net(2), input_size=32, samples=4)
 
-        @pytest.mark.parametrize("name", ["a/b", "a_b"])
+        @pytest.mark.parametrize("name", ["a/b", "a_b", "1"])
         def test_named(erf_regression, name):
             erf_regression.check(net(1), input_size=32, samples=4)
-        """
-    )
-    pytester.runpytest_inprocess("test_classes.py", "--erf-update").assert_outcomes(passed=4)
-    assert len(list((pytester.path / "test_classes").glob("[!.]*"))) == 4
-    pytester.runpytest_inprocess("test_classes.py").assert_outcomes(passed=4)
-
-
-def test_two_checks_of_one_name_in_a_test_are_refused(project, pytester):
-    pytester.makepyfile(
-        test_twice="""
-        from net import net
 
         def test_twice(erf_regression):
             for dilation in (1, 2):
                 erf_regression.check(net(dilation), input_size=32, samples=4)
         """
     )
-    result = pytester.runpytest_inprocess("test_twice.py", "--erf-update")
-    result.assert_outcomes(failed=1)
+    result = pytester.runpytest_inprocess("test_many.py", "--erf-update")
+    result.assert_outcomes(passed=6, failed=1)
     result.stdout.fnmatch_lines(["*this test checks 'Sequential' twice*"])
+    files = {path.name for path in (pytester.path / "test_many").glob("[!.]*")} - {"test_twice.json"}
+    assert len(files) == 6
+    assert {"test_both.json", "test_named[1].json"} < files
+    both = json.loads((pytester.path / "test_many" / "test_both.json").read_text())["entries"]
+    assert set(both) == {"dilation 1", "dilation 2"}
+    pytester.runpytest_inprocess("test_many.py").assert_outcomes(passed=6, failed=1)
 
 
 def test_force_regen_stores_and_fails_as_elsewhere(project, pytester):
@@ -194,17 +160,6 @@ def test_force_regen_stores_and_fails_as_elsewhere(project, pytester):
     project(2).assert_outcomes(passed=1)
     project(1, "--force-regen").assert_outcomes(failed=1)
     project(1).assert_outcomes(passed=1)
-
-
-def test_the_numbers_are_in_the_junit_report(project):
-    project(2, "--erf-update").assert_outcomes(passed=1)
-    project(2, "--junitxml=out.xml").assert_outcomes(passed=1)
-    found = {
-        each.get("name"): each.get("value") for each in ElementTree.parse(project.path / "out.xml").iter("property")
-    }
-    assert found["erf.Sequential.verdict"] == "pass"
-    assert float(found["erf.Sequential.r50"]) == pytest.approx(stored(project)["measures"]["r50"]["value"], rel=1e-5)
-    assert float(found["erf.Sequential.r50_se"]) > 0
 
 
 def test_what_cannot_be_told_is_no_pass(project, pytester):
@@ -225,12 +180,6 @@ def test_what_cannot_be_told_is_no_pass(project, pytester):
         result.assert_outcomes(failed=1)
         result.stdout.fnmatch_lines(["*not finite*"])
     assert not list((pytester.path / "test_nan").glob("*.json"))
-
-
-def test_an_unknown_option_is_one_line(project):
-    result = project(2, more=", smaples=3")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*unknown option 'smaples'*"])
 
 
 def test_the_plugin_is_loaded_by_name_and_imports_nothing_heavy():

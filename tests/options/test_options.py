@@ -47,25 +47,12 @@ def test_the_keywords_that_type_checkers_see_are_the_fields(module, fields, requ
     assert {*Options.__annotations__} == {*OPTIONS}
 
 
-#: Names that the command line offers without importing what has them, and what has them.
-OFFERED = {
-    "convention": CONVENTIONS,
-    "method": NAMES,
-    "insert": BLOCKS,
-    "synthetic": KINDS,
-}
-
-
-@pytest.mark.parametrize("name", OFFERED)
-def test_the_command_line_offers_what_there_is(name):
-    assert OPTIONS[name].option.words == tuple(OFFERED[name])
-
-
-def test_type_checkers_know_the_figures():
+def test_the_command_line_and_type_checkers_offer_what_there_is():
+    """Without importing what has them."""
+    there = {"convention": CONVENTIONS, "method": NAMES, "insert": BLOCKS, "synthetic": KINDS}
+    for name, known in there.items():
+        assert OPTIONS[name].option.words == tuple(known)
     assert get_args(figure_style.FigureKind) == tuple(FIGURES)
-
-
-def test_the_command_line_offers_every_study():
     assert tuple(STUDIES) == STUDY_NAMES
 
 
@@ -99,16 +86,16 @@ def test_image_is_another_name_of_images():
 def test_lists_are_values_and_what_is_given_is_kept():
     given = {"layer": "layer1, layer2", "convention": ["jacobian", "luo"], "wrt": "image", "input_size": "64,24x32"}
     request = Request.parse({**given, "insert": "gcn@layer3", "alpha": "0,1", "channels": "3,0", "unsafe_load": False})
-    assert (request.layers, request.conventions, request.references) == (
-        ("layer1", "layer2"),
-        ("jacobian", "luo"),
-        ("image",),
-    )
-    assert (request.sizes, request.alphas, request.weights) == (((64,), (24, 32)), (0.0, 1.0), ("auto",))
+    assert request.layers == ("layer1", "layer2")
+    assert request.conventions == ("jacobian", "luo")
+    assert (request.references, request.sizes) == (("image",), ((64,), (24, 32)))
+    assert (request.alphas, request.weights) == ((0.0, 1.0), ("auto",))
     assert request.several() == ["layer", "convention", "input_size", "alpha"]
     assert (request.given["channels"], request.settings.channels, request.building) == ("3,0", (0, 3), {})
     asked = [(each.convention, each.layer) for each in request.questions(["a", "b"])]
     assert asked == [("jacobian", "a"), ("jacobian", "b"), ("luo", "a"), ("luo", "b")]
+    with pytest.raises(ErfscopeError, match="sampling points are points of the image"):
+        Request.parse({"show_samples": True, "wrt": "image,layer1"})
 
 
 def test_the_layers_of_each_model_are_several_where_one_has_several():
@@ -117,11 +104,6 @@ def test_the_layers_of_each_model_are_several_where_one_has_several():
         assert request.several() == several
         assert request.of_model("one").several() == several
         assert request.of_model("other").several() == request.of_model("third").several() == []
-
-
-def test_every_combination_is_checked_at_the_door():
-    with pytest.raises(ErfscopeError, match="sampling points are points of the image"):
-        Request.parse({"show_samples": True, "wrt": "image,layer1"})
 
 
 @pytest.mark.parametrize(
@@ -167,58 +149,45 @@ def make(rank=2, tokens=False):
 """
 FILE = {"checkpoint": "net.pth", "weights": "auto"}
 #: Options that another one must stand beside, or whose default is no value to give.
+PICTURE = {"samples": 1, "synthetic": None}
+NORMALISED = {"mean": 0.5, "std": 0.5}
 GIVEN = {
-    "images": {"images": "image.png", "samples": 1, "synthetic": None},
-    "image": {"image": "image.png", "samples": 1, "synthetic": None},
+    "images": {"images": "image.png", **PICTURE},
+    "image": {"image": "image.png", **PICTURE},
+    "transform": {"transform": to_tensor_of_side_16, "images": "image.png", **PICTURE},
     "checkpoint": FILE,
     "unsafe_load": {**FILE, "unsafe_load": True},
-    "model_kwargs": {"model_kwargs": {"rank": 2}},
-    "in_chans": {"in_chans": 3},
-    "mean": {"mean": 0.5, "std": 0.5},
-    "std": {"mean": 0.5, "std": 0.5},
-    "axes": {"axes": "hw"},
-    "spacing": {"spacing": (1.0, 2.0)},
+    "mean": NORMALISED,
+    "std": NORMALISED,
     "unit_name": {"unit_name": "mm", "spacing": (1.0, 2.0)},
     "fps": {"fps": 2.0, "axes": "thw", "input_size": (4, 8, 8), "model_kwargs": {"rank": 3}},
     "sample_rate": {"sample_rate": 2.0, "axes": "t", "in_chans": 3, "input_size": 16, "model_kwargs": {"rank": 1}},
-    "layout": {"layout": "NCHW"},
     "prefix_tokens": {"prefix_tokens": 0, "layout": "NLC", "model_kwargs": {"tokens": True}},
-    "insert": {"insert": "gc@0"},
     "alpha": {"alpha": 0.5, "insert": "gc@0"},
-    "transform": {"transform": to_tensor_of_side_16, "images": "image.png", "samples": 1, "synthetic": None},
-    "label": {"label": "mine"},
-    "layer": {"layer": "0"},
-    "channels": {"channels": 0},
-    "draws": {"draws": 2},
     "until_se": {"until_se": 0.9, "samples": None},
-    "shard": {"shard": "1/1"},
-    "amp_dtype": {"amp_dtype": "bfloat16"},
-    "batch_size": {"batch_size": 1},
     "accept": {"accept": "gradient_disagrees", "trust": True},
-    "keep_in": {"keep_in": "kept"},
-    "stop": {"stop": lambda: False},
-    "tell": {"tell": str},
-    "progress": {"progress": lambda *_: None},
 }
+VALUES = {"in_chans": 3, "axes": "hw", "spacing": (1.0, 2.0), "layout": "NCHW", "insert": "gc@0", "label": "mine"}
+VALUES |= {"model_kwargs": {"rank": 2}, "layer": "0", "channels": 0, "draws": 2, "shard": "1/1", "batch_size": 1}
+VALUES |= {"amp_dtype": "bfloat16", "keep_in": "kept", "stop": lambda: False, "tell": str, "progress": lambda *_: None}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["analyze", "sweep", "compare", "tile", "layers", "theoretical"])
-def test_every_option_of_a_docstring_is_taken(name, tmp_path, monkeypatch):
+def test_every_option_of_a_docstring_is_taken(name, tmp_path, monkeypatch, memory_unplanned):
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(NET, encoding="utf-8")
     torch.save(runpy.run_path("net.py")["make"]().state_dict(), "net.pth")
     Image.new("RGB", (16, 16), (9, 99, 200)).save("image.png")
     is_building = name in ("tile", "layers", "theoretical")
-    common = (
-        {"layer": "2"} if is_building else {"weights": "random", "samples": 2, "synthetic": "leaves", "measures": "r50"}
-    )
-    for option, each in (declared(Building) if is_building else OPTIONS).items():
-        own = GIVEN.get(option, {option: each.default})
-        if is_building:
-            own = {key: value for key, value in own.items() if key in declared(Building)}
+    options = declared(Building) if is_building else OPTIONS
+    measured = {"weights": "random", "samples": 2, "synthetic": "leaves", "measures": "r50"}
+    common = {"input_size": 16, **({"layer": "2"} if is_building else measured)}
+    for option, each in options.items():
+        own = GIVEN.get(option, {option: VALUES.get(option, each.default)})
+        own = {key: value for key, value in own.items() if key in options or not is_building}
         model = ["net.py:make"] if name == "compare" else "net.py:make"
-        assert getattr(erfscope, name)(model, **{"input_size": 16, **common, **own}) is not None, option
+        assert getattr(erfscope, name)(model, **{**common, **own}) is not None, option
 
 
 @pytest.mark.parametrize(
@@ -227,11 +196,8 @@ def test_every_option_of_a_docstring_is_taken(name, tmp_path, monkeypatch):
         ("such as input_size=(16, 9) (--input-size 16x9)", "such as input_size=(16, 9)", "such as --input-size 16x9"),
         ("give mean= and std= (--mean, --std), or", "give mean= and std=, or", "give --mean, --std, or"),
         ("say axes='t' (--axes t)", "say axes='t'", "say --axes t"),
-        (
-            "use --batch-size 1 or --plain (batch_size=1, plain=True)",
-            "use batch_size=1, plain=True",
-            "use --batch-size 1 or --plain",
-        ),
+        ("use --plain (plain=True)", "use plain=True", "use --plain"),
+        ("use --seed 1 or --plain (seed=1, plain=True)", "use seed=1, plain=True", "use --seed 1 or --plain"),
         ("start again (--force)", "start again (--force)", "start again (--force)"),
     ],
 )

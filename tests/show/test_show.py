@@ -35,6 +35,8 @@ def test_a_class_with_parts_prints_and_is_drawn_and_shown_in_notebooks():
         console.print(Asymmetry())
     assert [line.rstrip() for line in captured.get().strip().splitlines()] == text.splitlines()
     assert "left &lt;" in Asymmetry()._repr_html_()
+    with pytest.raises(NotImplementedError, match=r"Shown defines no parts\(\)"):
+        str(Shown())
 
 
 @pytest.mark.parametrize(
@@ -49,29 +51,28 @@ def test_a_class_with_parts_prints_and_is_drawn_and_shown_in_notebooks():
     ],
 )
 def test_files_are_written_as_their_content_is(tmp_path, name, content, expected):
-    write(tmp_path / "new" / name, content)
-    assert (tmp_path / "new" / name).read_text(encoding="utf-8") == expected
+    file = tmp_path / "new" / name
+    write(file, content)
+    assert file.read_text(encoding="utf-8") == expected
     with pytest.raises(ErfscopeError, match="exists already"):
-        write(tmp_path / "new" / name, "other")
-    write(tmp_path / "new" / name, "other", force=True)
-    assert (tmp_path / "new" / name).read_text(encoding="utf-8") == "other"
+        write(file, "other")
+    write(file, "other", force=True)
+    assert file.read_text(encoding="utf-8") == "other"
 
 
-def test_json_has_no_number_that_is_none(tmp_path):
-    with pytest.raises(ValueError, match="JSON"):
-        write(tmp_path / "numbers.json", {"share": float("nan")})
-    assert not [*tmp_path.iterdir()]
-
-
-def test_what_cannot_be_written_is_refused_with_its_reason(tmp_path):
-    with pytest.raises(ErfscopeError, match=r"sides\.json is no file for a table; it ends in \.csv, \.md, \.tex"):
-        write(tmp_path / "sides.json", TABLE)
-    with pytest.raises(ErfscopeError, match=r"sides is no file for a figure; it ends in \.png, \.svg, \.pdf"):
-        write(tmp_path / "sides", Figure())
-    with pytest.raises(TypeError, match="cannot write a set"):
-        write(tmp_path / "sides.json", {0.25})
-    with pytest.raises(NotImplementedError, match=r"Shown defines no parts\(\)"):
-        str(Shown())
+@pytest.mark.parametrize(
+    ("name", "content", "error", "said"),
+    [
+        ("s.json", TABLE, ErfscopeError, r"s\.json is no file for a table; it ends in \.csv, \.md, \.tex"),
+        ("s", Figure(), ErfscopeError, r"s is no file for a figure; it ends in \.png, \.svg, \.pdf"),
+        ("s.json", {0.25}, TypeError, "cannot write a set"),
+        # JSON has no number that is none.
+        ("s.json", {"share": float("nan")}, ValueError, "JSON"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_with_its_reason(tmp_path, name, content, error, said):
+    with pytest.raises(error, match=said):
+        write(tmp_path / name, content)
     assert not [*tmp_path.iterdir()]
 
 
@@ -82,34 +83,23 @@ def test_show_is_a_public_module_and_no_import_of_the_package_is_a_public_name()
     assert not hasattr(erfscope.Report, "parts")
 
 
-def fresh(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
-
 @pytest.mark.slow
-def test_a_value_prints_in_a_process_that_imported_its_own_module_alone():
-    made = "import sys; from erfscope.core.answer.report import Report; print(Report(results=()))"
-    assert fresh(made) == "no results\n"
-
-
-@pytest.mark.slow
-def test_the_face_needs_no_torch():
-    assert fresh("import erfscope.show, sys; print({'torch', 'jinja2', 'matplotlib'} & set(sys.modules))") == "set()\n"
-
-
 @pytest.mark.parametrize(
-    ("text", "written"),
+    ("code", "printed"),
     [
-        ("-0.15 ± 0.02", "-0.15 ± 0.02"),
-        ("-7.2 px", "-7.2 px"),
-        ("+3 %", "'+3 %"),
-        ("-2+3", "'-2+3"),
-        ("=1+1", "'=1+1"),
-        ("-cmd|' /C calc'!A0", "\"'-cmd|' /C calc'!A0\""),
-        ("@SUM(A1)", "'@SUM(A1)"),
+        ("from erfscope.core.answer.report import Report; print(Report(results=()))", "no results"),
+        ("import erfscope.show, sys; print({'torch', 'jinja2', 'matplotlib'} & set(sys.modules))", "set()"),
     ],
 )
-def test_numbers_are_written_as_they_are_and_formulas_as_text(tmp_path, text, written):
-    table = Table(columns=(Column(name="x"),), rows=rows_of([[text]]))
+def test_a_value_prints_in_a_process_that_imported_its_own_module_alone_and_the_face_needs_no_torch(code, printed):
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{printed}\n"
+
+
+def test_numbers_are_written_as_they_are_and_formulas_as_text(tmp_path):
+    numbers = ["-0.15 ± 0.02", "-7.2 px"]
+    formulas = ["+3 %", "-2+3", "=1+1", "-cmd|' /C calc'!A0", "@SUM(A1)"]
+    table = Table(columns=(Column(name="x"),), rows=rows_of([text] for text in (*numbers, *formulas)))
     write(tmp_path / "x.csv", table)
-    assert (tmp_path / "x.csv").read_text(encoding="utf-8").splitlines()[1].strip('"') == written.strip('"')
+    _, *written = (tmp_path / "x.csv").read_text(encoding="utf-8").splitlines()
+    assert [text.strip('"') for text in written] == [*numbers, *(f"'{text}" for text in formulas)]
