@@ -54,7 +54,6 @@ CROPPED = [
     ("inception_v3", (131, 115), "Mixed_5b", "Conv2d_3b_1x1"),
     ("dla34", (96, 64), "level2", "image"),
     ("hrnet_w18_small", (96, 64), "stage2.0.branches.0", "layer1"),
-    ("resnetv2_50", (96, 64), "stages.0", "image"),
     ("fastvit_t8", (128, 96), "stages.0", "image"),
 ]
 
@@ -240,7 +239,7 @@ def test_the_cost_is_flat_once_the_image_is_larger_than_the_field():
 def test_the_memory_of_planning_grows_with_the_side_and_not_with_the_pixels():
     torch.manual_seed(0)
     model, peaks = timm.create_model("resnet10t", pretrained=False), []
-    for side in (1024, 1024, 4096):  # the first run fills caches
+    for side in (512, 512, 2048):  # the first run fills caches
         tracemalloc.start()
         crop = crop_at(copy.deepcopy(model), side, "layer3")
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -260,7 +259,7 @@ def test_what_has_no_path_or_several_devices_is_one_line():
     on_two = net()
     on_two.last.to("meta")
     constant = Does(
-        lambda m, x: m.conv(x) + m.prior(torch.ones_like(x)),
+        lambda m, x: m.conv(x) + m.prior(torch.ones(len(x), 3, *x.shape[2:])),
         prior=nn.Conv2d(3, 3, 3, padding=1),
         conv=nn.Conv2d(3, 3, 3, padding=1),
     )
