@@ -648,36 +648,3 @@ def test_layers_come_in_the_order_of_execution_with_their_stages():
     assert not any(name.endswith(":in") or name == "image" for name in names)
     assert by_name["layer4"].shape == (1, 512, 2, 2)
     assert "fc" not in by_name
-
-
-def test_a_cost_volume_stands_where_its_left_image_does():
-    """A volume of correlations between two images at four shifts, as of stereo nets."""
-
-    def stereo(m, left, right):
-        a, b = m.features(left), m.features(right)
-        volume = a.new_zeros(a.shape[0], 4, *a.shape[2:])
-        for gap in range(4):
-            volume[:, gap, :, gap:] = (a[..., gap:] * b[..., : b.shape[-1] - gap]).mean(1)
-        return m.out(volume)
-
-    net, other = Does(None, features=conv(), out=nn.Conv2d(4, 4, 3, padding=1)), torch.randn(1, 2, 24, 24)
-    adapter = erfscope.wrap(
-        net, forward=lambda m, x: stereo(m, x, other.to(x).expand(len(x), -1, -1, -1)), input_size=24, in_chans=2
-    )
-    trf = erfscope.theoretical(adapter, unit=(12, 12))
-    assert (trf.size_px, trf.center_px) == ((5, 5), (12.0, 12.0))
-
-
-def test_channels_that_were_shifted_in_four_directions_are_one_map():
-    def shift_both(x):
-        out, half = torch.zeros_like(x), x.shape[1] // 2
-        out[:, :half, :, 1:] = x[:, :half, :, :-1]
-        out[:, half:, 1:] = x[:, half:, :-1]
-        return out
-
-    net = Does(lambda n, x: n.out(shift_both(n.stem(x))), stem=nn.Conv2d(2, 8, 2, 2), out=nn.Conv2d(8, 8, 1))
-    found = erfscope.analyze(net, input_size=24, in_chans=2, samples=1, layer="out", unit="6,6", measures="r50")
-    assert found.unit.map_shape == (8, 12, 12)
-    # A row and a column of patches before the unit's own.
-    assert found.trf.box_px == ((10, 13), (10, 13))
-    assert "centre_not_exact" in {finding.code for finding in found.findings}
