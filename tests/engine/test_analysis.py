@@ -291,7 +291,7 @@ def test_signed_maps_warn_of_their_noise_floor_below_sixteen_images(number, conv
     few = erfscope.analyze(relu_net(), images=pictures(number), convention=convention, measures="r50")
     said = [finding.text for finding in few.findings if finding.code == "noise_floor"]
     assert (len(said), "26%" in "".join(said)) == (warns, warns)
-    assert (few.map.values.min() < 0 < few.map.values.max()) is (convention == "signed")
+    assert bool(few.map.values.min() < 0 < few.map.values.max()) is (convention == "signed")
 
 
 def test_a_signed_map_with_a_negative_sum_keeps_its_sign():
