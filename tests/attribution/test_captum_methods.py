@@ -3,6 +3,7 @@ was."""
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import captum.attr
@@ -11,6 +12,8 @@ import pytest
 import timm
 import torch
 from captum.attr import NoiseTunnel
+from nets import Does
+from oracle import plain_gradient
 from torch import Tensor, nn
 
 import erfscope
@@ -57,6 +60,10 @@ def direct(readout: erfscope.UnitReadout, x: Tensor, method: str, number: int) -
         return captum.attr.Occlusion(readout).attribute(x, sliding_window_shapes=(3, 2, 2), strides=(3, 2, 2))
 
 
+def plain(net: nn.Module, x: Tensor, wrt: str = "image") -> Tensor:
+    return plain_gradient(net.eval(), x, lambda y: y[:, :, 3, 4], "down", wrt)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("convention", ["signed", "jacobian"])
 @pytest.mark.parametrize("method", NAMES)
@@ -71,22 +78,16 @@ def test_every_method_equals_a_direct_call_on_the_public_readout(small, pictures
         assert np.abs(expected).max() > 0
 
 
-def plain_gradient(adapter: ModuleAdapter, x: Tensor, wrt: str = "image") -> Tensor:
-    with torch.enable_grad():
-        features = adapter.features(x.clone().requires_grad_(True), adapter.site("down", wrt))
-        return torch.autograd.grad(features.map[:, :, 3, 4].sum(), features.reference.edge)[0]
-
-
 @pytest.mark.slow
 def test_input_x_gradient_and_integrated_gradients_by_hand(small, small_net, pictures):
     """Gauss-Legendre steps between black (zero after normalisation) and the image; completeness holds up to the steps'
     error."""
     x = pictures[:1]
     np.testing.assert_allclose(
-        ours(small, x, "input_x_gradient")[0], (x * plain_gradient(small, x)).sum(1)[0], rtol=1e-9, atol=1e-14
+        ours(small, x, "input_x_gradient")[0], (x * plain(small_net, x)).sum(1)[0], rtol=1e-9, atol=1e-14
     )
     nodes, weights = np.polynomial.legendre.leggauss(IG_STEPS)
-    total = sum(w / 2 * plain_gradient(small, (1 + t) / 2 * x) for t, w in zip(nodes, weights, strict=True))
+    total = sum(w / 2 * plain(small_net, (1 + t) / 2 * x) for t, w in zip(nodes, weights, strict=True))
     found = ours(small, x, "integrated_gradients")[0]
     np.testing.assert_allclose(found, (x * total).sum(1)[0], rtol=1e-9, atol=SINGLE * np.abs(found).max())
     readout = erfscope.UnitReadout(small, "down", UNIT, "signed")
@@ -111,7 +112,7 @@ def test_occlusion_is_the_change_when_a_patch_goes_black(small, pictures):
     assert found[0, 0] == 0
 
 
-class GuidedRelu(torch.autograd.Function):
+class Guided(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         ctx.save_for_backward(x)
@@ -123,41 +124,20 @@ class GuidedRelu(torch.autograd.Function):
         return g.clamp(min=0) * (x > 0)
 
 
-class Guided(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return GuidedRelu.apply(x)
-
-
-def replaced(module: nn.Module) -> nn.Module:
-    for name, child in module.named_children():
-        if isinstance(child, nn.ReLU):
-            setattr(module, name, Guided())
-        else:
-            replaced(child)
-    return module
-
-
 @pytest.mark.slow
 def test_guided_backprop_on_in_place_activations_equals_a_guided_relu():
     """timm's ResNets overwrite their tensors; the same net with a hand-written rule says what must come out."""
-    torch.manual_seed(0)
     net = timm.create_model("test_resnet").double().eval()
     assert any(isinstance(module, nn.ReLU) and module.inplace for module in net.modules())
-    x = torch.randn(1, 3, 64, 64, dtype=DOUBLE, generator=torch.Generator().manual_seed(1))
-    result = erfscope.analyze(
-        net, images=x, layer="layer3", unit=(2, 2), convention="luo", method="guided_backprop", measures="r50"
-    )
-    twin = timm.create_model("test_resnet").double().eval()
-    twin.load_state_dict(net.state_dict())
-    leaf = x.clone().requires_grad_(True)
-    y = replaced(twin).forward_intermediates(leaf, indices=[3], stop_early=True, intermediates_only=True)[0]
-    with torch.no_grad():
-        plain = net.forward_intermediates(x, indices=[3], stop_early=True, intermediates_only=True)[0]
-    np.testing.assert_allclose(y.detach(), plain, rtol=1e-9, atol=1e-12)
-    (g,) = torch.autograd.grad(y[0, :, 2, 2].sum(), leaf)
-    expected = g[0].abs().sum(0).numpy()
+    x = torch.randn(1, 3, 64, 64, dtype=DOUBLE)
+    asked = {"images": x, "layer": "layer3", "unit": (2, 2), "convention": "luo", "measures": "r50"}
+    result, unguided = (erfscope.analyze(net, **asked, method=method) for method in ("guided_backprop", "gradient"))
+    twin = copy.deepcopy(net)
+    for name, module in [*twin.named_modules()]:
+        if isinstance(module, nn.ReLU):
+            twin.set_submodule(name, Does(lambda _, x: Guided.apply(x)))
+    expected = plain_gradient(twin, x, lambda y: y[0, :, 2, 2], "layer3")[0].abs().sum(0).numpy()
     np.testing.assert_allclose(result.map.values, expected / expected.sum(), rtol=1e-9, atol=1e-15)
-    unguided = erfscope.analyze(net, images=x, layer="layer3", unit=(2, 2), convention="luo", measures="r50")
     assert np.abs(unguided.map.values - result.map.values).sum() > 0.05
 
 
@@ -169,7 +149,7 @@ def test_guided_backprop_on_in_place_activations_equals_a_guided_relu():
 def test_layer_methods_follow_the_module_even_where_it_is_overwritten(small, small_net, pictures, wrt):
     """The stem's output is overwritten by the activation after it."""
     x = pictures[:1]
-    g = plain_gradient(small, x, wrt)
+    g = plain(small_net, x, wrt)
     with torch.no_grad():
         stem = small_net.eval().stem(x)
         act = stem.relu()
@@ -197,13 +177,13 @@ def test_layer_methods_follow_the_module_even_where_it_is_overwritten(small, sma
 
 
 @pytest.mark.slow
-def test_smoothgrad_with_respect_to_a_module_is_the_mean_gradient_over_noisy_pictures(small, pictures):
+def test_smoothgrad_with_respect_to_a_module_is_the_mean_gradient_over_noisy_pictures(small, small_net, pictures):
     x = pictures[:1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4 * 1_000_003)
         deviation = NOISE_STDEV * float(x.max() - x.min())
         copies = [x + torch.normal(0, torch.full((4, *x.shape[1:]), deviation)) for _ in range(NOISE_SAMPLES // 4)]
-    expected = torch.cat([plain_gradient(small, copy, "body") for copy in copies]).mean(0).sum(0)
+    expected = torch.cat([plain(small_net, copy, "body") for copy in copies]).mean(0).sum(0)
     np.testing.assert_allclose(ours(small, x, "smoothgrad", wrt="body", seed=4)[0], expected, rtol=1e-9, atol=1e-14)
 
 
@@ -219,55 +199,15 @@ def test_the_captum_class_goes_through_captums_noise_tunnel(small, pictures):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["integrated_gradients"])
-def test_token_layers_are_read_as_maps(method):
-    torch.manual_seed(0)
-    net = timm.create_model("test_vit", img_size=64).eval()
-    result = erfscope.analyze(net, samples=1, draws=1, wrt="blocks.0", method=method, measures="r50")
-    assert result.ok
-    assert result.map.values.shape == (4, 4)
-    assert result.map.cell_px == (16.0, 16.0)
+def test_token_layers_are_read_as_maps():
+    adapter = erfscope.wrap(timm.create_model("test_vit", img_size=64).eval())
+    result = erfscope.analyze(
+        adapter, samples=1, draws=1, wrt="blocks.0", method="integrated_gradients", measures="r50"
+    )
+    assert (result.ok, result.map.values.shape, result.map.cell_px) == (True, (4, 4), (16.0, 16.0))
 
 
 # -- refusals
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"method": "guided_backprop", "wrt": "stem"}, "guided_backprop is defined on the image only"),
-        ({"method": "gradcam"}, "unknown method 'gradcam'; there is: gradient, input_x_gradient"),
-        ({"method": "smoothgrad", "draws": "all"}, "exact for the method gradient only"),
-        ({"method": "smoothgrad", "amp_dtype": "bfloat16"}, "amp-dtype is for the method gradient only"),
-    ],
-)
-def test_what_means_nothing_is_refused_with_the_reason(small, pictures, options, match):
-    with pytest.raises(ErfscopeError, match=match) as caught:
-        erfscope.analyze(small, images=pictures, layer="down", **options)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_guided_backprop_needs_relus_that_depend_on_the_picture(pictures):
-    smooth = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.GELU(), nn.Conv2d(4, 4, 3, 1, 1))
-    with pytest.raises(ErfscopeError, match=r"has none; use --method gradient"):
-        erfscope.analyze(smooth, images=pictures.float(), method="guided_backprop")
-
-    class Biased(nn.Module):
-        """Makes a bias with a ReLU of its own, as SwinV2 does."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.bias = nn.Conv2d(3, 4, 3, 2, 1), nn.Sequential(nn.Linear(1, 4), nn.ReLU())
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.conv(x) + self.bias(torch.ones(1, 1)).reshape(1, 4, 1, 1)
-
-    with pytest.raises(ErfscopeError, match=r"every nn\.ReLU to depend on the image"):
-        erfscope.analyze(Biased(), images=pictures.float(), layer="output", method="guided_backprop")
-
-
-# -- callables
 
 
 class Doubled:
@@ -278,6 +218,32 @@ class Doubled:
 
     def attribute(self, x: Tensor) -> Tensor:
         return 2 * torch.autograd.grad(self.readout(x).sum(), x)[0]
+
+
+@pytest.mark.slow
+def test_guided_backprop_needs_relus_that_depend_on_the_picture(small, pictures):
+    smooth = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.GELU(), nn.Conv2d(4, 4, 3, 1, 1))
+    # A bias that is made with a ReLU of its own, as SwinV2 does.
+    parts = {"conv": nn.Conv2d(3, 4, 3, 2, 1), "bias": nn.Sequential(nn.Linear(1, 4), nn.ReLU())}
+    biased = Does(lambda m, x: m.conv(x) + m.bias(torch.ones(1, 1)).reshape(1, 4, 1, 1), **parts)
+    for model, more, words in (
+        (smooth, {}, r"has none; use --method gradient"),
+        (biased, {"layer": "output"}, r"every nn\.ReLU to depend on the image"),
+        (
+            small,
+            {"method": "gradcam", "layer": "down"},
+            "unknown method 'gradcam'; there is: gradient, input_x_gradient",
+        ),
+        (
+            small,
+            {"method": Doubled, "layer": "down", "wrt": "body"},
+            r"shape of 'body', which is \(1, 8, 16, 20\); it returned \(1, 3, 32, 40\)",
+        ),
+    ):
+        images = pictures if model is small else pictures.float()
+        with pytest.raises(ErfscopeError, match=words) as caught:
+            erfscope.analyze(model, images=images, **{"method": "guided_backprop", **more})
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
@@ -292,62 +258,40 @@ def test_a_callable_makes_a_method(small, pictures):
     assert shap.ok
 
 
-def test_a_callable_that_returns_another_shape_is_refused(small, pictures):
-    with pytest.raises(
-        ErfscopeError, match=r"shape of 'body', which is \(1, 8, 16, 20\); it returned \(1, 3, 32, 40\)"
-    ):
-        erfscope.analyze(small, images=pictures, layer="down", wrt="body", method=Doubled)
-
-
-# -- manners
-
-
 def state(module: nn.Module) -> list[object]:
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     counts = [tuple(len(getattr(m, name)) for name in hooks) for m in module.modules()]
     flags = [m.training for m in module.modules()] + [getattr(m, "inplace", None) for m in module.modules()]
-    return [counts, flags, [(p.requires_grad, p.grad) for p in module.parameters()]]
+    values = [each.tolist() for each in (*module.parameters(), *module.buffers())]
+    return [counts, flags, [(p.requires_grad, p.grad) for p in module.parameters()], values]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "wrt"),
-    [(m, "image") for m in NAMES] + [(m, "stem") for m in NAMES if m not in ("occlusion", "guided_backprop")],
-)
-def test_nothing_is_left_behind_and_nothing_is_said(small_net, pictures, method, wrt):
+@pytest.mark.parametrize("method", NAMES)
+def test_nothing_is_left_behind_and_nothing_is_said_also_of_a_model_that_fails_half_way(small_net, pictures, method):
     net = small_net.double().train()
     net.body[0].requires_grad_(False)
-    values = [p.clone() for p in (*net.parameters(), *net.buffers())]
     before, generator = state(net), torch.random.get_rng_state()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        result = erfscope.analyze(net, images=pictures, layer="down", method=method, wrt=wrt, measures="r50")
+        for wrt in ("image", "stem")[: 1 + (method not in ("occlusion", "guided_backprop"))]:
+            result = erfscope.analyze(net, images=pictures, layer="down", method=method, wrt=wrt, measures="r50")
+            assert result.method == method
     assert [str(entry.message) for entry in said] == []
-    assert result.method == method
     assert state(net) == before
     assert torch.equal(torch.random.get_rng_state(), generator)
-    assert all(torch.equal(a, b) for a, b in zip(values, (*net.parameters(), *net.buffers()), strict=True))
 
+    def failing(m, x):
+        y = m.act(m.conv(x))
+        if x.device.type != "meta":
+            raise RuntimeError("out of coffee")
+        return m.late(y)
 
-@pytest.mark.parametrize("method", NAMES)
-def test_a_model_that_fails_half_way_is_left_as_it_was(method):
-    class Fails(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.act, self.late = nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 1, 1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.act(self.conv(x))
-            if x.device.type != "meta":
-                raise RuntimeError("out of coffee")
-            return self.late(y)
-
-    net = Fails()
-    before = state(net)
-    result = erfscope.analyze(net, input_size=(16, 16), samples=1, layer="late", method=method, errors="row")
-    assert result.status == "error"
+    fails = Does(failing, conv=nn.Conv2d(3, 4, 3, 2, 1), act=nn.ReLU(), late=nn.Conv2d(4, 4, 3, 1, 1))
+    before = state(fails)
+    result = erfscope.analyze(fails, input_size=16, samples=1, layer="late", method=method, errors="row")
     assert "out of coffee" in result.error
-    assert state(net) == before
+    assert state(fails) == before
 
 
 @pytest.mark.slow

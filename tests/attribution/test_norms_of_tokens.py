@@ -4,26 +4,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from nets import Does
 from oracle import sound_norms
 from torch import nn
 
 import erfscope
 
 
-class Tokens(nn.Module):
-    """A norm whose map becomes a list of tokens, as of DETR, CvT and EfficientFormer."""
-
-    def __init__(self, norm):
-        super().__init__()
-        self.conv, self.norm, self.mlp = nn.Conv2d(3, 5, 3, padding=1), norm, nn.Linear(5, 4)
-
-    def forward(self, x):
-        return self.mlp(F.layer_norm(self.norm(self.conv(x).tanh()).flatten(2).transpose(1, 2), (5,)))
-
-
 def net(norm):
+    """A norm whose map becomes a list of tokens, as of DETR, CvT and EfficientFormer."""
     torch.manual_seed(0)
-    module = Tokens(norm).double().eval()
+    parts = {"conv": nn.Conv2d(3, 5, 3, padding=1), "norm": norm, "mlp": nn.Linear(5, 4)}
+    module = Does(lambda m, x: m.mlp(F.layer_norm(m.norm(m.conv(x).tanh()).flatten(2).transpose(1, 2), (5,))), **parts)
+    module = module.double().eval()
     if isinstance(norm, nn.BatchNorm2d):
         norm.running_mean.normal_()
         norm.running_var.uniform_(0.5, 2)

@@ -16,11 +16,9 @@ MEASURED = ("r50", "r90", "context_r50", "sigma_row", "angle_deg", "far_mass", "
 ASKED = {"layer": "down", "dtype": "float64", "samples": 11, "batch_size": 4, "measures": list(MEASURED)}
 KINDS = [
     {"convention": "jacobian"},
-    {"convention": "energy", "unit": "corner"},
     {"convention": "luo"},
     {"convention": "signed"},
     {"convention": "replknet"},
-    {"convention": "kim"},
     {"convention": "jacobian", "method": "smoothgrad", "samples": 3},
     {"convention": "luo", "wrt": "body"},
     {"convention": "jacobian", "draws": "all", "samples": 1},

@@ -2,25 +2,24 @@
 
 import pytest
 import torch
+from nets import Does
 from torch import Tensor, nn
 
 import erfscope
 
 
-class Detector(nn.Module):
-    """A backbone, and a head that takes another way for bright images and keeps the best cells."""
+def detector(*, centred: bool = False) -> nn.Module:
+    """A backbone, and a head that takes another way for bright images and keeps the best cells; which may add the mean
+    of the batch."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 6, 3, 2, 1))
-        self.head = nn.Conv2d(6, 5, 1)
-        self.refine = nn.Conv2d(5, 5, 3, padding=1)
+    def forward(m: Does, x: Tensor) -> Tensor:
+        y = m.head(m.body(x))
+        y = m.refine(y.relu() if y.max() > 0 else y)
+        return y + y.mean(0, keepdim=True) if centred else y
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.head(self.body(x))
-        if y.max() > 0:
-            y = y.relu()
-        return self.refine(y)
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 6, 3, 2, 1))
+    return Does(forward, body=body, head=nn.Conv2d(6, 5, 1), refine=nn.Conv2d(5, 5, 3, padding=1)).eval()
 
 
 ASKED = {"input_size": 32, "samples": 5, "measures": "r50", "batch_size": 4, "dtype": "float64"}
@@ -28,8 +27,7 @@ ASKED = {"input_size": 32, "samples": 5, "measures": "r50", "batch_size": 4, "dt
 
 @pytest.mark.parametrize("layer", ["body", "head"])
 def test_layers_before_the_first_number_are_measured_by_their_graph_in_batches(layer: str) -> None:
-    torch.manual_seed(0)
-    net = Detector().eval()
+    net = detector()
     found = erfscope.analyze(net, layer=layer, unit="3,4", verify=True, **ASKED)  # type: ignore[arg-type]
     assert (found.status, found.computed.path) == ("ok", "graph")
     assert found.trf is not None
@@ -42,30 +40,20 @@ def test_layers_before_the_first_number_are_measured_by_their_graph_in_batches(l
 
 
 def test_what_comes_behind_takes_the_model_itself_one_image_at_a_time() -> None:
-    torch.manual_seed(0)
-    found = erfscope.analyze(Detector().eval(), layer="refine", unit="3,4", **ASKED)  # type: ignore[arg-type]
+    found = erfscope.analyze(detector(), layer="refine", unit="3,4", **ASKED)  # type: ignore[arg-type]
     assert (found.status, found.computed.path) == ("ok", "plain")
     assert {"needed_numbers", "one_by_one", "centre_not_exact"} <= {each.code for each in found.findings}
 
 
 def test_tiles_of_a_layer_before_it_are_planned() -> None:
-    net = Detector().eval()
+    net = detector()
     assert erfscope.tile(net, 16, layer="body", input_size=32, image_size=64).possible
     blockers = erfscope.tile(net, 16, input_size=32, image_size=64).blockers
     assert any("depends on the numbers of the image" in each for each in blockers)
 
 
-class Centred(Detector):
-    """The same detector, which adds the mean of the batch."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x)
-        return y + y.mean(0, keepdim=True)
-
-
 def test_why_images_are_measured_one_by_one_is_said_once() -> None:
-    torch.manual_seed(0)
-    found = erfscope.analyze(Centred().eval(), layer="output", unit="3,4", **ASKED)  # type: ignore[arg-type]
+    found = erfscope.analyze(detector(centred=True), layer="output", unit="3,4", **ASKED)  # type: ignore[arg-type]
     assert [each.text for each in found.findings if each.code == "one_by_one"] == [
         "measured one image at a time: the images of a batch may see each other through global average pooling"
     ]

@@ -1,6 +1,7 @@
 """A measured batch is one forward pass, from the first batch on, recording aside."""
 
 import pytest
+from loaded import adapter_of
 
 import erfscope
 from erfscope.adapters import load, recorded
@@ -41,30 +42,27 @@ def adapter(passes):
 
 @pytest.mark.slow
 def test_a_first_call_records_and_a_second_does_not(adapter, passes):
-    erfscope.analyze(adapter, samples=8, batch_size=8)
-    assert passes == {"recorded": [2, 8], "graph": [8], "model": []}
-    erfscope.analyze(adapter, samples=8, batch_size=8)
-    assert passes == {"recorded": [2, 8], "graph": [8, 8], "model": []}
+    for graph in ([8], [8, 8]):
+        erfscope.analyze(adapter, samples=8, batch_size=8)
+        assert passes == {"recorded": [2, 8], "graph": graph, "model": []}
 
 
-def test_one_image_needs_no_recorded_pass_of_its_own(adapter, passes):
-    erfscope.analyze(adapter, samples=1)
-    assert passes == {"recorded": [2], "graph": [1], "model": []}
-
-
-def test_fewer_images_take_the_recorded_pass_of_a_full_batch(adapter, passes):
-    erfscope.analyze(adapter, samples=11, batch_size=4)
-    assert passes == {"recorded": [2, 4], "graph": [4, 4, 3], "model": []}
-
-
-def test_the_plain_path_is_one_pass_of_the_model_for_each_batch(adapter, passes):
-    erfscope.analyze(adapter, samples=8, batch_size=8, plain=True)
-    assert passes == {"recorded": [2], "graph": [], "model": [8]}
+@pytest.mark.parametrize(
+    ("asked", "recorded", "graph", "model"),
+    [
+        ({"samples": 1}, [2], [1], []),
+        ({"samples": 11, "batch_size": 4}, [2, 4], [4, 4, 3], []),  # fewer take the recorded pass of a full batch
+        ({"samples": 8, "batch_size": 8, "plain": True}, [2], [], [8]),
+    ],
+)
+def test_each_batch_is_one_pass(adapter, passes, asked, recorded, graph, model):
+    erfscope.analyze(adapter, **asked)
+    assert passes == {"recorded": recorded, "graph": graph, "model": model}
 
 
 @pytest.mark.slow
 def test_the_first_image_alone_tells_a_readout_from_rounding_noise_where_something_normalises(adapter, passes):
-    erfscope.analyze("test_vit", weights="random", samples=8, batch_size=8, convention="replknet")
+    erfscope.analyze(adapter_of("test_vit"), samples=8, batch_size=8, convention="replknet")
     assert passes["graph"] == [1, 7]
     erfscope.analyze(adapter, samples=8, batch_size=8, convention="replknet")
     assert passes["graph"] == [1, 7, 8]

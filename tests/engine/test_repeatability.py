@@ -9,23 +9,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from loaded import adapter_of
+from nets import Does, conv
 from torch import Tensor, nn
 
 import erfscope
 from erfscope.core.run.attribution import GraphForward
 
 
-class Net(nn.Module):
+def net(between: Callable[[Does, Tensor, Tensor], Tensor]) -> nn.Module:
     """Two convolutions, with something between."""
-
-    def __init__(self, between: Callable[[Net, Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.one, self.two = nn.Conv2d(3, 4, 3, 1, 1), nn.Conv2d(4, 4, 3, 1, 1)
-        self.between = between
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.two(self.between(self, x, self.one(x)).tanh())
+    torch.manual_seed(0)
+    return Does(lambda m, x: m.two(between(m, x, m.one(x)).tanh()), one=conv(), two=conv(4))
 
 
 def pictures(n: int = 6) -> Tensor:
@@ -34,24 +29,20 @@ def pictures(n: int = 6) -> Tensor:
     return torch.randn(n, 3, 12, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + steps
 
 
-def measured(net: nn.Module, batch_size: int | None, x: Tensor | None = None, **settings: object) -> erfscope.Result:
+def measured(model: nn.Module, batch_size: int | None, x: Tensor | None = None, **settings: object) -> erfscope.Result:
     torch.manual_seed(3)
     words = {"dtype": "float64", "measures": "r50", **settings}
-    return erfscope.analyze(net, images=pictures() if x is None else x, batch_size=batch_size, **words)
+    return erfscope.analyze(model, images=pictures() if x is None else x, batch_size=batch_size, **words)
 
 
 def texts(result: erfscope.Result) -> dict[str, str]:
     return {finding.code: finding.text for finding in result.findings}
 
 
-def dropped(_net: Net, _x: Tensor, y: Tensor) -> Tensor:
-    return F.dropout(y, 0.5, training=True)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["gradient", "input_x_gradient"])
 def test_a_model_that_draws_random_numbers_is_said_to(method):
-    found = texts(measured(Net(dropped), None, method=method))
+    found = texts(measured(net(lambda _net, _x, y: F.dropout(y, 0.5, training=True)), None, method=method))
     assert "the model draws random numbers in its forward pass" in found["not_repeatable"]
     assert "one_by_one" not in found
 
@@ -65,7 +56,7 @@ BATCHES = {
 @pytest.mark.parametrize("name", BATCHES)
 def test_images_that_see_each_other_are_measured_one_at_a_time(name):
     x = pictures(9)
-    one, six = (measured(Net(BATCHES[name]), size, x) for size in (1, 6))
+    one, six = (measured(net(BATCHES[name]), size, x) for size in (1, 6))
     np.testing.assert_array_equal(one.map.values, six.map.values)
     assert "one image at a time" in texts(six)["one_by_one"]
     assert "not_repeatable" not in texts(six)
@@ -74,7 +65,7 @@ def test_images_that_see_each_other_are_measured_one_at_a_time(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["test_resnet", "test_vit"])
 def test_healthy_models_are_measured_in_batches_without_a_word(model):
-    module = erfscope.adapters.load(model, weights="random", input_size=64).module
+    module = adapter_of(model, input_size=64)
     x = torch.randn(6, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     one, six = (measured(module, size, x, draws=1) for size in (1, 6))
     assert not {"one_by_one", "not_repeatable"} & (set(texts(one)) | set(texts(six)))
@@ -86,28 +77,10 @@ def test_a_healthy_net_keeps_its_batches(monkeypatch):
     sizes: list[int] = []
     forward = GraphForward.__call__
     monkeypatch.setattr(GraphForward, "__call__", lambda own, x: sizes.append(len(x)) or forward(own, x))
-    measured(Net(lambda _net, _x, y: y), 3)
+    measured(net(lambda _net, _x, y: y), 3)
     assert sizes == [3, 3]
-    measured(Net(BATCHES["dark beside bright"]), 3)
+    measured(net(BATCHES["dark beside bright"]), 3)
     assert sizes[2:] == [1] * 6
-
-
-@pytest.mark.slow
-def test_random_numbers_of_the_caller_go_on_as_if_nothing_had_been_probed():
-    """A model draws in the measurement what it would have drawn as the first thing after the seed."""
-    drawn: list[float] = []
-
-    def noise(_net: Net, _x: Tensor, y: Tensor) -> Tensor:
-        number = float(torch.rand(()))
-        with torch._C.DisableTorchFunction():
-            if not y.is_meta:
-                drawn.append(number)
-        return y
-
-    measured(Net(noise), 6)
-    torch.manual_seed(3)
-    assert len(set(drawn)) < len(drawn)
-    assert drawn[-6:] == [float(torch.rand(())) for _ in range(6)]
 
 
 @pytest.mark.slow
@@ -119,6 +92,6 @@ def test_one_unreadable_picture_first_leaves_the_next_ones_to_compare(tmp_path):
         Image.fromarray(np.random.default_rng(number).integers(0, 255, (16, 16, 3), np.uint8)).save(
             tmp_path / f"{name}.png"
         )
-    net = Net(BATCHES["dark beside bright"])
-    result = erfscope.analyze(net, images=tmp_path, input_size=(16, 16), keep_going=True, measures="r50")
+    model = net(BATCHES["dark beside bright"])
+    result = erfscope.analyze(model, images=tmp_path, input_size=(16, 16), keep_going=True, measures="r50")
     assert {"one_by_one", "unreadable_images"} <= set(texts(result))

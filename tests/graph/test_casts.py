@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from oracle import sound_norms
+from nets import Does
+from oracle import plain_gradient
 from torch import nn
 
 import erfscope
@@ -13,39 +14,14 @@ SIZE = (10, 12)
 KERNEL = torch.tensor([[1.0, 2, 1], [2, 4, 2], [1, 2, 1]]) / 16
 
 
-class Does(nn.Module):
-    """A function of parts, of which ``before`` may have parameters."""
-
-    def __init__(self, f, **parts):
-        super().__init__()
-        self.f, self.kernel, self.held = f, KERNEL.clone(), {"kernel": [KERNEL.clone()]}
-        self.register_buffer("buffer", KERNEL.clone(), persistent=False)
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-    def forward(self, x):
-        return self.f(self, x)
-
-
 def blurred(x, kernel):
     return F.conv2d(x, kernel.expand(x.shape[1], 1, *kernel.shape), padding=1, groups=x.shape[1])
 
 
 def off(module, x, layer="output", *, pick=lambda y: y, unit=(4, 5), **options):
     """How far the map of a unit is from that by plain autograd, and the result."""
-    rows, seen = [], []
-    named = dict(module.named_modules())
-    handles = [named[layer].register_forward_hook(lambda _m, _a, out: seen.append(out))] if layer in named else []
-    for picture in x.split(1):
-        leaf = picture.clone().requires_grad_(True)
-        with sound_norms():
-            out = module(leaf)
-        y = pick(seen.pop(0) if handles else out)
-        seen.clear()
-        (g,) = torch.autograd.grad(y[(0, slice(None), *unit)].sum(), leaf)
-        rows.append(g[0].abs().sum(0))
-    for handle in handles:
-        handle.remove()
+    at = (slice(None), slice(None), *unit)
+    rows = [plain_gradient(module, one, lambda y: pick(y)[at], layer)[0].abs().sum(0) for one in x.split(1)]
     truth = torch.stack(rows).mean(0).double()
     words = {"layer": layer, "unit": unit, "convention": "luo", "measures": "r50", "images": x}
     result = erfscope.analyze(erfscope.wrap(module, input_size=SIZE, in_chans=x.shape[1]), **words, **options)
@@ -71,7 +47,9 @@ CASTS = {
 @pytest.mark.parametrize("cast", CASTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_constant_in_the_dtype_of_the_input_is_no_part_of_the_field(cast, dtype):
-    module = Does(lambda m, x: blurred(x, CASTS[cast](m, x))).eval()
+    held = {"kernel": KERNEL.clone(), "held": {"kernel": [KERNEL.clone()]}}
+    module = Does(lambda m, x: blurred(x, CASTS[cast](m, x)), **held).eval()
+    module.register_buffer("buffer", KERNEL.clone(), persistent=False)
     x = torch.randn(2, 3, *SIZE, dtype=dtype)
     found, result = off(module, x, dtype=str(dtype).removeprefix("torch."), verify=True)
     assert found <= (1e-9 if dtype == torch.float64 else 1e-5)
@@ -84,12 +62,11 @@ def test_a_constant_in_the_dtype_of_the_input_is_no_part_of_the_field(cast, dtyp
 @pytest.mark.parametrize(
     "cast",
     [
-        lambda x: torch.sigmoid(x.float()).type_as(x),
         lambda x: torch.sigmoid(x.float()).to(x),
         lambda x: torch.sigmoid(x.float()).type_as(x.mean((2, 3))),
         lambda x: torch.sigmoid(x.float()).to(x[:, :1, :2, :2]),
     ],
-    ids=["type_as", "to(other)", "type_as another shape", "to another shape"],
+    ids=["to(other)", "type_as another shape", "to another shape"],
 )
 def test_a_cast_reads_nothing_of_the_tensor_that_names_the_dtype(cast):
     torch.manual_seed(0)
@@ -103,15 +80,15 @@ def test_a_cast_reads_nothing_of_the_tensor_that_names_the_dtype(cast):
 def test_a_branch_on_a_constant_is_followed_and_has_tiles_and_one_on_the_input_is_not():
     def checked(m, x):
         assert bool((torch.tensor([1.0, 2.0]) > 0).all())
-        return blurred(x, m.kernel.to(x))
+        return blurred(x, KERNEL.to(x))
 
-    assert erfscope.wrap(Does(checked), input_size=SIZE).recording.needed_numbers == ""
-    plan = erfscope.tile(erfscope.wrap(Does(checked), input_size=32), 8)
+    assert erfscope.wrap(Does(checked), input_size=SIZE, in_chans=3).recording.needed_numbers == ""
+    plan = erfscope.tile(erfscope.wrap(Does(checked), input_size=32, in_chans=3), 8)
     x = torch.randn(3, 40, 44)
     torch.testing.assert_close(
         erfscope.run_tiled(Does(checked).eval(), x, plan), Does(checked)(x[None])[0], rtol=0, atol=1e-6
     )
-    looks = Does(lambda m, x: blurred(x, m.kernel.to(x)) if x.max() < 1e9 else x)
+    looks = Does(lambda m, x: blurred(x, KERNEL.to(x)) if x.max() < 1e9 else x)
     assert erfscope.wrap(looks, input_size=SIZE).recording.needed_numbers
     weighs = Does(lambda m, x: m.conv(x) if m.conv.weight.max() < 1e9 else x, conv=nn.Conv2d(3, 3, 3, padding=1))
     assert erfscope.wrap(weighs, input_size=SIZE).recording.needed_numbers  # a training changes weights
@@ -161,19 +138,11 @@ def test_images_one_behind_the_other_are_tokens_of_a_grid():
 
 
 @pytest.mark.parametrize(
-    "part",
-    [
-        nn.Conv2d(3, 4, 3, 2, 1),
-        nn.ConvTranspose2d(3, 4, 2, 2),
-        nn.MaxPool2d(3, 2, 1),
-        nn.AvgPool2d(2),
-    ],
-    ids=lambda part: type(part).__name__,
+    "part", [nn.Conv2d(3, 4, 3, 2, 1), nn.ConvTranspose2d(3, 4, 2, 2), nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2)], ids=str
 )
 def test_an_operation_on_one_image_without_a_batch_is_the_one_on_a_batch(part):
-    alone, batched = Does(lambda m, x: torch.stack([part(each) for each in x])), Does(lambda m, x: part(x))
-    fields = [
-        erfscope.theoretical(each, layer="output", unit=(2, 3), input_size=SIZE, in_chans=3)
-        for each in (alone, batched)
-    ]
-    assert fields[0] == fields[1]
+    alone, batched = (
+        erfscope.theoretical(Does(does), layer="output", unit=(2, 3), input_size=SIZE, in_chans=3)
+        for does in (lambda m, x: torch.stack([part(each) for each in x]), lambda m, x: part(x))
+    )
+    assert alone == batched

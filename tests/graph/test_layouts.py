@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from nets import Does
-from oracle import Seen
+from oracle import Seen, plain_gradient
 from torch import Tensor, nn
 
 import erfscope
@@ -47,17 +47,12 @@ HELD = {
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_a_map_is_read_off_the_dimensions_that_the_image_goes_along(name):
+def test_a_map_is_read_off_the_dimensions_that_the_image_goes_along_and_put_back_into_them(name):
     function, layout = HELD[name]
     seen = Seen(Does(lambda n, x: function(n.patch(x)), patch=PATCH), SIZE)
     assert seen.layout == layout
     field = seen.trf((3, 5))
     assert (field.center_px, field.center_exact, field.box_px) == ((3.0, 5.0), True, ((3, 3), (5, 5)))
-
-
-@pytest.mark.parametrize("name", HELD)
-def test_a_map_is_put_back_into_the_tensor_that_held_it(name):
-    function, layout = HELD[name]
     plane = torch.randn(2, 6, *SIZE)
     held = function(plane)
     found = layout.to_map(held)
@@ -65,9 +60,8 @@ def test_a_map_is_put_back_into_the_tensor_that_held_it(name):
     if found.shape == plane.shape:
         torch.testing.assert_close(found, plane)
     torch.testing.assert_close(layout.from_map(found, held), held)
-    box = layout.unit_box(held.shape, (3, 5))
-    torch.testing.assert_close(held[torch.meshgrid(*map(torch.as_tensor, box), indexing="ij")].flatten().sort()[0],
-                               found[..., 3, 5].flatten().sort()[0])  # fmt: skip
+    cells = held[torch.meshgrid(*map(torch.as_tensor, layout.unit_box(held.shape, (3, 5))), indexing="ij")]
+    torch.testing.assert_close(cells.flatten().sort()[0], found[..., 3, 5].flatten().sort()[0])
 
 
 NO_MAP = {
@@ -194,12 +188,9 @@ def test_channels_that_were_put_below_each_other_are_no_rows():
     assert flat.positions.reading(flat.node).layout is None
 
 
-def test_one_row_of_tokens_stands_where_it_is():
+def test_what_is_put_before_a_map_is_padding_and_one_row_of_tokens_stands_where_it_is():
     field = Seen(Does(lambda n, x: tokens(n.patch(x))[:, 12:24], patch=PATCH), SIZE).trf((0, 4))
     assert (field.center_px, field.center_exact, field.box_px) == ((1.0, 4.0), True, ((1, 1), (4, 4)))
-
-
-def test_what_is_put_before_a_map_is_padding():
     rows = Does(lambda n, x: n.out(torch.cat([x.new_zeros(len(x), 6, 2, 12), n.patch(x)], 2)), patch=PATCH)
     rows.out = nn.Conv2d(6, 4, 3)
     field = Seen(rows, SIZE).trf((4, 5))
@@ -241,3 +232,43 @@ def test_of_frames_in_the_batch_it_is_said_how_they_become_an_axis() -> None:
     net = Does(lambda n, x: n.frame(x.transpose(1, 2).flatten(0, 1)).mean((2, 3)), frame=nn.Conv2d(2, 3, 3))
     with pytest.raises(MeasurementError, match=r"'frame', .* parts of each image, such as frames\): wrap the"):
         erfscope.theoretical(net, in_chans=2, input_size=(4, 6, 8))
+
+
+@pytest.mark.parametrize("has_class", [False, True])
+def test_all_frames_of_a_place_side_by_side_have_the_map_of_plain_autograd(has_class):
+    """Patches of every frame with a class token; then tokens (h w T) behind one class token, as TimeSformer makes them:
+    that of the first frames of the batch."""
+
+    def forward(m, x):
+        batch, _, frames, *_ = x.shape
+        tokens, first = m.patch(x.transpose(1, 2).flatten(0, 1)).flatten(2).mT, None
+        if has_class:
+            tokens = torch.cat([m.token.expand(len(tokens), -1, -1), tokens], 1)
+            first, tokens = tokens[:batch, 0].unsqueeze(1), tokens[:, 1:]
+        count = tokens.shape[1]
+        tokens = tokens.reshape(batch, frames, count, 4).permute(0, 2, 1, 3).reshape(batch * count, frames, 4)
+        tokens = tokens + m.mix(tokens.mT).mT.tanh()
+        tokens = tokens.view(batch, count, frames, 4).reshape(batch, count * frames, 4)
+        return tokens if first is None else torch.cat([first, tokens], 1)
+
+    parts = {"patch": nn.Conv2d(3, 4, 2, 2), "mix": nn.Conv1d(4, 4, 3, padding=1)}
+    net = Does(forward, **parts, token=nn.Parameter(torch.randn(1, 1, 4))).double().eval()
+    clips, words = torch.randn(2, 3, 3, 8, 12, dtype=torch.float64), {"convention": "luo", "measures": "r50"}
+    result = erfscope.analyze(net, images=clips, input_size=(3, 8, 12), unit=(0, 2, 4), dtype="float64", **words)
+    assert (result.unit.map_shape, result.unit.center_px) == ((4, 3, 4, 6), (0, 4.5, 8.5))
+    assert result.unit.center_exact
+    assert result.trf.clipped_box_px == ((0, 1), (4, 5), (8, 9))
+    gradient = plain_gradient(net, clips, lambda y: y[:, has_class + (2 * 6 + 4) * 3])
+    assert torch.equal(torch.from_numpy(result.map.values != 0), gradient.abs().sum((0, 1)) != 0)
+
+
+def test_a_map_of_tokens_in_another_order_goes_back_where_it_was():
+    layout = Layout(dims=(1,), grid=(3, 4, 5), order=(1, 2, 0), prefix=2, suffix=1)
+    tokens = torch.arange(2.0 * 63 * 7).view(2, 63, 7)
+    cells = layout.to_map(tokens)
+    assert cells.shape == (2, 7, 3, 4, 5)
+    assert torch.equal(layout.from_map(cells, tokens), tokens)
+    for unit in ((0, 0, 0), (2, 1, 3)):
+        (spot,) = layout.unit_box(tokens.shape, unit)[1]
+        assert torch.equal(tokens[:, spot], cells[:, :, *unit])
+        assert spot == 2 + (unit[1] * 5 + unit[2]) * 3 + unit[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from nets import Does
 from torch import Tensor, nn
 
 import erfscope
@@ -19,20 +20,16 @@ def averaging(channels: int, kernel: int, **options) -> nn.Conv2d:
     return layer
 
 
-class Branches(nn.Module):
+def branches(rates: tuple[int, ...], *, added: bool) -> nn.Module:
     """A stem of stride 2, then dilated branches side by side, or a residual sum."""
 
-    def __init__(self, rates: tuple[int, ...], *, added: bool) -> None:
-        super().__init__()
-        self.added = added
-        self.stem = averaging(1, 3, stride=2, padding=1)
-        self.branches = nn.ModuleList(averaging(1, 3, padding=rate, dilation=rate) for rate in rates)
-        self.join = averaging(len(rates), 1)
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        x = m.stem(x)
+        found = [branch(x) for branch in m.branches]
+        return (x + found[0]) / 2 if added else m.join(torch.cat(found, 1))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        found = [branch(x) for branch in self.branches]
-        return (x + found[0]) / 2 if self.added else self.join(torch.cat(found, 1))
+    dilated = nn.ModuleList(averaging(1, 3, padding=rate, dilation=rate) for rate in rates)
+    return Does(forward, stem=averaging(1, 3, stride=2, padding=1), branches=dilated, join=averaging(len(rates), 1))
 
 
 def gradient(net: nn.Module, size: int, unit: int, axis: int) -> np.ndarray:
@@ -46,7 +43,7 @@ def gradient(net: nn.Module, size: int, unit: int, axis: int) -> np.ndarray:
 def test_paths_end_where_the_gradient_of_averages_does_and_the_rest_is_outside(rates, added, axis):
     """A larger input, of which the same unit is as far from the first border, has all of them; along one axis those
     that leave along the other are counted too."""
-    net, size, unit = Branches(rates, added=added), 24, 6
+    net, size, unit = branches(rates, added=added), 24, 6
     recording = recording_of(erfscope.wrap(net, input_size=size, in_chans=1))
     found = Site(recording, "output").path_shares((unit, unit))[axis]
     large, shift = gradient(net, 200, 50, axis), 2 * (50 - unit)
@@ -60,16 +57,12 @@ def test_paths_end_where_the_gradient_of_averages_does_and_the_rest_is_outside(r
 def test_tokens_and_what_mixes_all_positions():
     """Attention has no border: only the projection of patches and the sum count."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.patches, self.mix = nn.Conv2d(1, 8, 4, 4), nn.MultiheadAttention(8, 1, batch_first=True)
+    def forward(m: nn.Module, x: Tensor) -> Tensor:
+        tokens = m.patches(x).flatten(2).mT
+        return tokens + m.mix(tokens, tokens, tokens)[0]
 
-        def forward(self, x: Tensor) -> Tensor:
-            tokens = self.patches(x).flatten(2).transpose(1, 2)
-            return tokens + self.mix(tokens, tokens, tokens)[0]
-
-    recording = recording_of(erfscope.wrap(Net(), input_size=32, in_chans=1))
+    net = Does(forward, patches=nn.Conv2d(1, 8, 4, 4), mix=nn.MultiheadAttention(8, 1, batch_first=True))
+    recording = recording_of(erfscope.wrap(net, input_size=32, in_chans=1))
     for found in Site(recording, "output").path_shares((3, 3)):
         np.testing.assert_allclose(found.inside, np.r_[np.zeros(12), np.full(4, 0.25), np.zeros(16)])
         assert found.outside.sum() == 0

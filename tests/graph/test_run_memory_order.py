@@ -4,25 +4,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from oracle import sound_norms
+from nets import Does
+from oracle import plain_gradient
 from torch import nn
 
 import erfscope
 from erfscope.adapters import load
 from erfscope.core.run.attribution import forward
 from erfscope.core.run.attribution.forward import CHANNELS_LAST_PAYS, faster_order
-
-
-class Does(nn.Module):
-    """Convolution, something, convolution."""
-
-    def __init__(self, what, channels=8):
-        super().__init__()
-        self.first, self.last, self.what = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(channels, 4, 3, padding=1), what
-
-    def forward(self, x):
-        return self.last(self.what(self.first(x)))
-
 
 NETS = {
     "nothing": (lambda y: y, 8),
@@ -53,12 +42,7 @@ NETS = {
 
 def plain_map(net, x, unit):
     """The average map of a unit of ``last``, one image at a time, by autograd on the module itself."""
-    total = 0
-    for each in x:
-        leaf = each[None].clone().requires_grad_(True)
-        with sound_norms():
-            y = net(leaf)
-        total = total + torch.autograd.grad(y[(..., *unit)].relu().sum(), leaf)[0].relu().sum((0, 1))
+    total = sum(plain_gradient(net, each, lambda y: y[(..., *unit)].relu()).relu().sum((0, 1)) for each in x.split(1))
     return (total / total.sum()).numpy()
 
 
@@ -73,7 +57,9 @@ def channels_last(monkeypatch):
 @pytest.mark.usefixtures("channels_last")
 def test_maps_are_those_of_autograd(name):
     torch.manual_seed(0)
-    net, x = Does(*NETS[name]).eval().double(), torch.randn(3, 3, 24, 26, dtype=torch.float64)
+    what, channels = NETS[name]
+    parts = {"first": nn.Conv2d(3, 8, 3, padding=1), "last": nn.Conv2d(channels, 4, 3, padding=1)}
+    net, x = Does(lambda m, x: m.last(what(m.first(x))), **parts).eval().double(), torch.randn(2, 3, 24, 26).double()
     result = erfscope.analyze(
         erfscope.wrap(net, input_size=(24, 26)), images=x, layer="last", convention="replknet", measures="r50"
     )
@@ -81,10 +67,10 @@ def test_maps_are_those_of_autograd(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["resnet18", "mobilenetv3_small_100", "densenet121", "test_vit", "hrnet_w18_small"])
+@pytest.mark.parametrize("model", ["resnet18", "mobilenetv3_small_100", "test_vit", "hrnet_w18_small"])
 def test_zoo_models_have_the_maps_that_they_have_in_the_usual_order(monkeypatch, model):
     adapter = load(model, weights="random", input_size=64)
-    asked = {"samples": 2, "measures": "r50", "dtype": "float64"}
+    asked = {"samples": 1, "measures": "r50", "dtype": "float64"}
     maps = []
     for pays in (0, CHANNELS_LAST_PAYS):
         monkeypatch.setattr(forward, "CHANNELS_LAST_PAYS", pays)

@@ -37,7 +37,7 @@ class Frames(Masked):
         return self.conv(torch.view_as_real(spectrum).permute(0, 3, 1, 2)).flatten(1, 2)
 
 
-WINDOWS = [(32, 8, 32), (64, 16, 32), (16, 4, 16), (32, 16, 32)]
+WINDOWS = [(32, 8, 32), (64, 16, 32), (32, 16, 32)]
 
 
 def seen(net: nn.Module, x: Tensor, unit: int) -> tuple[int, int]:
@@ -55,7 +55,7 @@ def test_what_a_unit_sees_is_what_its_gradient_reaches(kind: type[Masked], windo
     torch.manual_seed(0)
     net, x = kind(*window).double().eval(), torch.randn(1, 1, LENGTH, dtype=torch.float64)
     units = net(x).shape[-1]
-    for unit in {0, 2, units // 2, units // 2 + 1, units - 1}:
+    for unit in (0, units // 2 + 1, units - 1):
         found = erfscope.analyze(
             net, images=x, input_size=(LENGTH,), layer="output", unit=str(unit), measures="r50", verify=True
         )

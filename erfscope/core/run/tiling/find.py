@@ -47,6 +47,8 @@ _SPECIAL = {
 SLACK = 1e-6
 #: Modules that a sentence lists.
 MOST = 3
+#: Sides at which a model is recorded until units there see no border and leave the rest that is wanted.
+LARGER_SIDES = 3
 Opener = Callable[[tuple[int, ...] | None], OpenModel]
 
 
@@ -86,9 +88,17 @@ def find_plan(
     sides = tuple(map(_side, axes, wanted))
     recording = loaded.recording
     try:
-        if sides != own:
+        for _ in range(LARGER_SIDES):
+            if sides == own:
+                break
             recording = open_at(sides).recording
             axes, obstacles = reach_of(recording, name, wrt)
+            # More units may show a longer period, by which this side leaves another rest than the one that is wanted.
+            if not all(map(_is_periodic, axes)):
+                break
+            if not any((side - other) % axis.period for side, other, axis in zip(sides, wanted, axes, strict=True)):
+                break
+            own, sides = sides, tuple(map(_side, axes, wanted))
     except ErfscopeError as error:
         strides = " and ".join(str(axis.period) for axis in axes)
         more = f"choose another image_size, or pad images to multiples of its strides ({strides})"
