@@ -182,11 +182,7 @@ def assert_is(found: dict[str, Any], alone: erfscope.Result) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "unit", "chosen"),
-    [
-        ("near", (3, 31), {}),
-        ("far.0", (2, 5), {"convention": "luo"}),
-        ("far", (5, 0), {"wrt": "near"}),
-    ],
+    [("near", (3, 31), {}), ("far.0", (2, 5), {"convention": "luo"}), ("far", (5, 0), {"wrt": "near"})],
 )
 def test_an_answer_is_the_unit_that_is_measured_alone(served, picture, stage, unit, chosen):  # noqa: F811
     found = served.ask("unit", model=0, stage=stage, unit=f"{unit[0]},{unit[1]}", **chosen)

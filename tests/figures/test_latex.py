@@ -58,11 +58,7 @@ def several() -> Report:
     return made_up.report(*named[:4], made_up.broken(), replace(made_up.result(), convention="luo"))
 
 
-TABLES = {"one": lambda: made_up.report(made_up.result()), "four": made_up.four, "stages": made_up.stages} | {
-    "several": several,
-    "inner": made_up.inner,
-    "fallback": made_up.fallback,
-}
+TABLES = {name: getattr(made_up, name) for name in ("four", "stages", "inner", "fallback")} | {"several": several}
 
 
 def test_a_box_that_is_too_wide_is_found(latex, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import made_up
 import numpy as np
 import pytest
 from matplotlib.patches import Ellipse
@@ -14,7 +15,6 @@ from erfscope.core import Axes, MeasureValue
 from erfscope.core.answer.positions import Positions
 from erfscope.core.answer.result import InputRecord, UnitRecord
 from erfscope.core.values.axes import NAMES
-from erfscope.core.values.model_facts import Weights
 from erfscope.show.figures.draw import figure_of, views
 from erfscope.show.figures.spaces import frames_around
 from erfscope.show.figures.volumes import slice_of
@@ -25,26 +25,15 @@ RADII = {"r50": 3.0, "r90": 5.0}
 
 def made(shape: tuple[int, ...], axes: Axes) -> Result:
     values = np.random.default_rng(0).random(shape)
-    center = tuple(float(side // 2) for side in shape)
-    erf = ErfMap(values=values / values.sum(), center_px=center, stride_px=(1.0,) * len(shape), axes=axes)
-    sizes = {name: MeasureValue(value=value, se=None, kind="radius") for name, value in RADII.items()}
-    return Result(
-        id="net-layer-u0",
-        label="net",
-        model="net",
-        status="ok",
-        weights=Weights(source="random", seed=0),
+    index, strides = tuple(side // 2 for side in shape), (1.0,) * len(shape)
+    center = tuple(map(float, index))
+    return replace(
+        made_up.result("net"),
         input=InputRecord(size=shape, source="leaves", n_images=1, n_draws=1, sha256="ab", axes=axes),
-        layer="layer",
-        unit=UnitRecord(
-            index=tuple(side // 2 for side in shape), center_px=center, center_exact=True, stride_px=(1.0,) * len(shape)
-        ),
-        convention="jacobian",
-        method="gradient",
-        scale="amplitude",
+        unit=UnitRecord(index=index, center_px=center, center_exact=True, stride_px=strides),
         trf=None,
-        measures=sizes,
-        map=erf,
+        measures={name: MeasureValue(value=value, se=None, kind="radius") for name, value in RADII.items()},
+        map=ErfMap(values=values / values.sum(), center_px=center, stride_px=strides, axes=axes),
     )
 
 
@@ -105,18 +94,12 @@ def test_sequence_is_a_curve_in_the_units_of_its_axis():
         assert [spans[name].x0, spans[name].x1] == pytest.approx([50 - radius, 50 + radius])
 
 
-def test_rings_of_an_image_with_spacing_are_ellipses():
-    axes = Axes(names=NAMES["hw"], spacing=(2.0, 0.5), units=("mm", "mm"))
-    (ax, *_) = figure_of([made((20, 30), axes)], "panel").axes
-    rings = {each.get_gid(): each for each in ax.patches if isinstance(each, Ellipse)}
-    for name, radius in RADII.items():
-        assert (rings[name].height, rings[name].width) == (radius, 4 * radius)
-
-
-def test_scale_bars_and_cells_follow_the_spacing():
+def test_rings_scale_bars_and_cells_of_an_image_follow_the_spacing():
     axes = Axes(names=NAMES["hw"], spacing=(2.0, 0.25), units=("mm", "mm"))
     result = made((20, 48), axes)
     figure = figure_of([result], "panel")
+    rings = {each.get_gid(): each for each in figure.axes[0].patches if isinstance(each, Ellipse)}
+    assert {name: (ring.height, ring.width) for name, ring in rings.items()} == {"r50": (3, 24), "r90": (5, 40)}
     (bar,) = by_gid(figure, "scale bar")
     # Three tenths of 12 mm are 3.6 mm.
     assert np.ptp(bar.get_xdata()) * 0.25 == pytest.approx(2)
@@ -152,13 +135,6 @@ def test_a_volume_lies_over_the_slices_of_what_was_shown_and_a_sequence_over_not
         figure_of([sound], "overlay")
 
 
-def test_curves_of_a_window_are_as_wide_as_it_says():
-    axes = Axes(names=NAMES["t"], spacing=(2.0,), units=("ms",), cell="samples")
-    (ax, *_) = figure_of([made((200,), axes)], "panel", zoom=64).axes
-    # 32 samples, up to their borders, around the one at 200 ms.
-    assert ax.get_xlim() == (167.0, 231.0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("lengths", "name"), [((50, 50), "time (ms)"), ((50, 70), "time from the unit (ms)")])
 def test_several_sequences_are_curves_over_one_axis(lengths, name):
@@ -174,6 +150,8 @@ def test_several_sequences_are_curves_over_one_axis(lengths, name):
     for size, radius in RADII.items():
         assert [list(line.get_xdata()) for line in by_gid(below, size)] == [[unit - radius, unit + radius]] * 2
     assert "r50 3.00 ms" in texts(figure)
+    # 32 samples of a window of 64 ms, up to their borders, around the one at 50 ms.
+    assert figure_of(results[:1], "panel", zoom=64).axes[0].get_xlim() == (19.0, 83.0)
 
 
 @pytest.mark.slow

@@ -339,10 +339,7 @@ WRONG_FILES = {
     "complex.npy": (lambda path: np.save(path, np.ones(SPACE, complex)), "its values are complex128"),
     "text.npy": (lambda path: np.save(path, np.full(SPACE, "a")), "its values are <U1"),
     "plane.npy": (lambda path: np.save(path, np.ones((8, 8))), r"holds 8x8, and the model takes 1 channel of 4x6x8"),
-    "small.npy": (
-        lambda path: np.save(path, np.ones((7, 5, 12))),
-        r"4x6x8; .*input_size=\(7, 5, 12\)",
-    ),
+    "small.npy": (lambda path: np.save(path, np.ones((7, 5, 12))), r"4x6x8; .*input_size=\(7, 5, 12\)"),
     "nan.npy": (lambda path: np.save(path, np.full(SPACE, np.nan)), "192 of the 192 values .* are not finite"),
     "pickle.npy": (lambda path: path.write_bytes(pickle.dumps([1])), "damaged or of another kind"),
     "empty.npy": (lambda path: path.write_bytes(b""), "damaged or of another kind"),

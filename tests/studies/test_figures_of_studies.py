@@ -25,8 +25,7 @@ def ticks(low: float, high: float, axis: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("axis", ["x", "y"])
 @pytest.mark.parametrize(
-    ("low", "high", "wanted"),
-    [(1e-16, 1.0, "1"), (1e-3, 1e3, "1000"), (5.0, 40.0, "20"), (3.1, 3.4, "3.2")],
+    ("low", "high", "wanted"), [(1e-16, 1.0, "1"), (1e-3, 1e3, "1000"), (5.0, 40.0, "20"), (3.1, 3.4, "3.2")]
 )
 def test_a_logarithmic_axis_has_at_least_three_numbers_whatever_its_range(low, high, wanted, axis):
     written = ticks(low, high, axis)

@@ -19,6 +19,7 @@ from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
+from test_page import failed
 
 import erfscope
 from erfscope import ErfMap, Report
@@ -61,20 +62,8 @@ def report() -> Report:
     """Three models, one of which has no theoretical ratio, and one that failed."""
     options = {"weights": "random", "samples": 4, "input_size": 64}
     compared = erfscope.compare({"Res": "test_resnet", "ViT": "test_vit", "Conv": "test_convnext"}, **options)
-    nothing = {
-        "measures": {},
-        "map": None,
-        "trf": None,
-        "unit": None,
-        "picture": None,
-        "layer": "",
-        "findings": (),
-        "cost": None,
-    }
-    failed = dataclasses.replace(
-        compared[0], id="broken", label="Broken", status="error", error="its weights hold NaN", **nothing
-    )
-    return dataclasses.replace(compared, results=(compared[0], failed, *compared.results[1:]))
+    broken = dataclasses.replace(failed(compared[0], "its weights hold NaN"), id="broken", label="Broken")
+    return dataclasses.replace(compared, results=(compared[0], broken, *compared.results[1:]))
 
 
 @pytest.fixture(scope="module")
