@@ -84,7 +84,8 @@ def made(label="net", values=None, *, center=None, trf=41, noisy=True, **changes
 
 def sized(r50: float, **changes) -> Result:
     """A result without a map: only r50, and r90 = 2 r50, with errors of a tenth."""
-    sizes = {name: MeasureValue(value=v, se=v / 10, kind="radius") for name, v in (("r50", r50), ("r90", 2.0 * r50))}
+    found = {"r50": float(r50), "r90": 2.0 * r50}
+    sizes = {name: MeasureValue(value=value, se=value / 10, kind="radius") for name, value in found.items()}
     return replace(made(), map=None, measures=sizes, **changes)
 
 

@@ -26,21 +26,17 @@ def found() -> studies.StudyResult:
 
 
 @pytest.mark.slow
-def test_nets_count_better_than_chance_and_attention_that_is_told_finds_green(found):
+def test_nets_count_better_than_chance_and_attention_that_is_told_finds_green(found, check_shown):
+    plain, told = found["sum over nodes"], found["supervised"]
     assert found.passed
-    assert found["sum over nodes"].accuracy > 4 * CHANCE
-    told = found["supervised"]
+    assert plain.accuracy > 4 * CHANCE
     assert told.auc_attention > 0.99
     assert told.auc_erf > 0.95
     assert found["weakly supervised"].auc_attention > 0.95
-    assert found["sum over nodes"].auc_attention is None
-
-
-@pytest.mark.slow
-def test_a_sum_over_nodes_counts_colours_that_it_has_not_seen(found):
-    """It is right in larger graphs more often than in those that differ in their colours alone."""
-    plain = found["sum over nodes"]
+    assert plain.auc_attention is None
+    # It is right in larger graphs more often than in those that differ in their colours alone.
     assert plain.accuracy_unseen < plain.accuracy_large
+    check_shown(found)
 
 
 def test_unseen_colours_change_only_nodes_that_are_not_green():
@@ -117,8 +113,3 @@ def test_the_erf_of_a_count_is_its_gradient():
     (gradient,) = torch.autograd.grad(counter(x, graphs.adjacency[1:])[0].sum(), x)
     assert erf == pytest.approx(gradient[0].norm(dim=1).numpy(), rel=1e-5, abs=1e-8)
     assert green.tolist() == graphs.green[1].tolist()
-
-
-@pytest.mark.slow
-def test_the_table_and_the_figure_are_shown_whole(found, check_shown):
-    check_shown(found)

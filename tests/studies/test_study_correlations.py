@@ -32,7 +32,7 @@ def found() -> studies.StudyResult:
 
 
 @pytest.mark.slow
-def test_attention_follows_the_covariance_and_the_gcn_its_links(found):
+def test_attention_follows_the_covariance_and_the_gcn_its_links(found, check_shown):
     tied = found["attention, keys = queries, layer 1"]
     assert tied.with_input > 0.99
     assert tied.held
@@ -43,12 +43,10 @@ def test_attention_follows_the_covariance_and_the_gcn_its_links(found):
     # One step: five cells and the one opposite, a sixth each.
     one = found["linear GCN, layer 1"]
     assert (one.near_unit, one.near_partner) == (pytest.approx(5 / 6, abs=1e-12), pytest.approx(1 / 6, abs=1e-12))
-
-
-@pytest.mark.slow
-def test_convolutions_have_no_second_mode_and_a_relu_gcn_has(found):
+    # Convolutions have no second mode, and a ReLU GCN has one.
     assert [found[f"convolution, layer {layer}"].near_partner for layer in (4, 9)] == [0, 0]
     assert found["ReLU GCN, layer 9"].near_partner > 0.4
+    check_shown(found)
 
 
 @pytest.mark.slow
@@ -56,14 +54,8 @@ def test_softmax_attention_follows_the_covariance_less_closely_than_dot_products
     soft = found[f"{SOFT_TIED}, layer 1"]
     assert 0.85 < soft.with_input < found["attention, keys = queries, layer 1"].with_input
     rows = [row for row in found if row.net.startswith("softmax")]
-    assert [(row.net, row.layer) for row in rows] == [
-        (SOFT_TIED, 1),
-        (SOFT_TIED, 2),
-        ("softmax attention", 1),
-        ("softmax attention", 2),
-    ]
-    assert all(row.passed for row in rows)
-    assert not any(row.held for row in rows)
+    expected = [(net, layer, True, False) for net in (SOFT_TIED, "softmax attention") for layer in (1, 2)]
+    assert [(row.net, row.layer, row.passed, bool(row.held)) for row in rows] == expected
     # Far from the unit a softmax leaves a floor: about as much around the partner as a uniform ERF has.
     uniform = float((correlations._hops(PARTNER) <= correlations.NEAR).mean())
     assert found["softmax attention, layer 2"].near_partner == pytest.approx(uniform, abs=0.02)
@@ -110,8 +102,3 @@ def test_the_graph_joins_every_pixel_to_the_one_opposite():
     assert p[INDEX, PARTNER[0] * SIDE + PARTNER[1]] == pytest.approx(1 / 6)
     middle = SIDE**2 // 2
     assert p[middle, middle] == pytest.approx(1 / 5)
-
-
-@pytest.mark.slow
-def test_the_table_and_the_figure_are_shown_whole(found, check_shown):
-    check_shown(found)

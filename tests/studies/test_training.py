@@ -45,10 +45,9 @@ def trained(cache: Path | None, before_batch: Callable[[int], None] = lambda _: 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_training_that_is_killed_at_random_ends_as_in_one_go(seed, tmp_path):
     last = random.Random(seed).randrange(BATCHES, EPOCHS * BATCHES)
-    code = (
-        f"from test_training import trained, killer; trained(__import__('pathlib').Path(sys.argv[1]), killer({last}))"
-    )
-    done = subprocess.run([sys.executable, "-c", f"import sys; {code}", tmp_path], cwd=Path(__file__).parent)
+    code = "import sys, pathlib; from test_training import trained, killer; "
+    code += f"trained(pathlib.Path(sys.argv[1]), killer({last}))"
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=Path(__file__).parent)
     assert done.returncode == -signal.SIGKILL
     seen: list[int] = []
     weights, history = trained(tmp_path, seen.append)

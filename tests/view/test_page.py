@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-
 import hashlib
 import io
 import itertools
@@ -20,7 +19,7 @@ import pytest
 from PIL import Image
 
 import erfscope
-from erfscope import ErfMap, ErfscopeError, Report, Result, Trf
+from erfscope import ErfMap, ErfscopeError, Report, Result
 from erfscope.core import Finding, MeasureValue
 from erfscope.core.answer.measures.radial_curve import radial_profile
 from erfscope.show.drawn import BRIGHTNESS, SHARES
@@ -38,6 +37,10 @@ HOSTILE = (
     "</style></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`{{ 7*7 }}{% x"
     " %}&lt;\u202eevil\u2066\x1b[31mred\x00\n"
 )
+
+
+#: Where it is put.
+POISONED = "label error layer findings model wrt insert reason settings transform"
 
 
 class Page(HTMLParser):
@@ -106,7 +109,7 @@ def assert_rounded(text: str, value: float | str | None) -> None:
 
 
 def failed(result: Result, error: str) -> Result:
-    nothing = {name: None for name in ("map", "trf", "unit", "picture", "cost", "computed")}
+    nothing = dict.fromkeys(("map", "trf", "unit", "picture", "cost", "computed"))
     nothing |= {"measures": {}, "layer": "", "findings": (), "status": "error", "error": error}
     return replace(result, id=f"{result.id}-failed", label="broken", model="broken", **nothing)
 
@@ -334,7 +337,9 @@ def test_a_comparison_begins_with_its_maps_side_by_side(report, page):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pick", "label error layer findings model wrt insert reason settings transform".split())
+@pytest.mark.parametrize(
+    "pick", ["label", "error", "layer", "findings", "model", "wrt", "insert", "reason", "settings", "transform"]
+)
 def test_names_can_do_no_harm(report, pick):
     first = report[0]
     changes = {
