@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from oracle import plain_gradient
 from PIL import Image
 from torch import nn
 
@@ -110,26 +111,21 @@ def test_every_format_gives_the_same_middle_standardised(name, tmp_path):
     assert feed.pixels(0).shape == (*SIZE, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [("v.nii", "last"), *((name, place) for name in ("v.npy", "v.zarr", "v.tif") for place in ("first", "last"))],
-)
-def test_the_channels_are_found_by_their_number(name, place, tmp_path):
+@pytest.mark.parametrize("name", ["v.nii", "v.npy", "v.zarr", "v.tif"])
+def test_the_channels_are_found_by_their_number(name, tmp_path):
     volume = numbers(*SPACE, 2)
-    written = np.moveaxis(volume, -1, 0).copy() if place == "first" else volume
-    VOLUMES.get(name, write_tiff)(tmp_path / name, written)
-    found = read_values(tmp_path / name, channels=2, size=SIZE)
-    assert np.array_equal(found.values, np.moveaxis(volume[MIDDLE], -1, 0))
+    for place in ("last",) if name == "v.nii" else ("last", "first"):
+        path = tmp_path / f"{place}{name}"
+        VOLUMES.get(name, write_tiff)(path, np.moveaxis(volume, -1, 0).copy() if place == "first" else volume)
+        found = read_values(path, channels=2, size=SIZE)
+        assert np.array_equal(found.values, np.moveaxis(volume[MIDDLE], -1, 0))
 
 
-def test_a_tiff_file_says_itself_which_axis_is_that_of_the_channels(tmp_path):
+def test_a_tiff_file_says_itself_which_axis_is_that_of_the_channels_and_else_the_size_decides_or_nothing(tmp_path):
     volume = numbers(7, 2, 8, 12)
     write_tiff(tmp_path / "v.tif", volume, imagej=True, metadata={"axes": "ZCYX"})
     found = read_values(tmp_path / "v.tif", channels=2, size=SIZE)
     assert np.array_equal(found.values, np.moveaxis(volume, 1, 0)[:, *MIDDLE])
-
-
-def test_where_two_axes_may_be_the_channels_the_size_decides_or_nothing_does(tmp_path):
     clip = numbers(3, 20, 20, 3)
     path = save(tmp_path / "v.npy", clip)
     assert np.array_equal(read_values(path, channels=3, size=(3, 20, 20)).values, np.moveaxis(clip, -1, 0))
@@ -174,30 +170,24 @@ def test_the_picture_of_a_volume_is_its_middle_slice_between_two_percentiles(tmp
     assert found.dtype == np.uint8
 
 
-@pytest.mark.parametrize("suffix", ["wav", "flac", "npy"])
-def test_sound_is_taken_as_it_is(suffix, tmp_path):
+def test_sound_is_taken_as_it_is(tmp_path):
+    soundfile = pytest.importorskip("soundfile")
     samples = np.random.default_rng(0).integers(-32768, 32768, (101, 2), dtype=np.int16)
-    path = tmp_path / f"s.{suffix}"
-    if suffix == "npy":
-        np.save(path, samples / 32768)
-    else:
-        soundfile = pytest.importorskip("soundfile")
-        write_wav(path, samples) if suffix == "wav" else soundfile.write(path, samples, 8000)
-    feed = opened(path, size=(40,), channels=2)
-    expected = torch.from_numpy(samples[30:70].T / 32768)
-    assert torch.equal(feed.batch([0])[0], expected)
-    assert torch.equal(feed.batch([0], ((5, 9),))[0], expected[:, 5:9])
-    assert feed.pixels(0) is None
-    assert feed.kind == "sound"
-    assert (feed.spacing, feed.spacing_unit) == (None if suffix == "npy" else (0.125,), "ms")
-    assert feed.preprocess(feed.model).text == "middle 40 of each file, as in the file"
-
-
-def test_mono_sound_from_arrays_of_one_axis_or_two(tmp_path):
-    samples = numbers(50)
-    for number, sound in enumerate((samples, samples[None], samples[:, None])):
+    write_wav(tmp_path / "s.wav", samples)
+    soundfile.write(tmp_path / "s.flac", samples, 8000)
+    save(tmp_path / "s.npy", samples / 32768)
+    for suffix in ("wav", "flac", "npy"):
+        feed = opened(tmp_path / f"s.{suffix}", size=(40,), channels=2)
+        expected = torch.from_numpy(samples[30:70].T / 32768)
+        assert torch.equal(feed.batch([0])[0], expected)
+        assert torch.equal(feed.batch([0], ((5, 9),))[0], expected[:, 5:9])
+        assert (feed.pixels(0), feed.kind) == (None, "sound")
+        assert (feed.spacing, feed.spacing_unit) == (None if suffix == "npy" else (0.125,), "ms")
+        assert feed.preprocess(feed.model).text == "middle 40 of each file, as in the file"
+    mono = numbers(50)
+    for number, sound in enumerate((mono, mono[None], mono[:, None])):
         path = save(tmp_path / f"{number}.npy", sound)
-        assert np.array_equal(read_values(path, channels=1, size=(10,)).values[0], samples[20:30])
+        assert np.array_equal(read_values(path, channels=1, size=(10,)).values[0], mono[20:30])
 
 
 def test_headers_give_the_spacing_and_files_that_disagree_are_refused(tmp_path):
@@ -251,10 +241,11 @@ def test_microscopes_files_state_the_sides_of_voxels_and_a_user_states_others(na
     assert opened(tmp_path / name, tmp_path / "a.nii").n == 2
 
 
-@pytest.mark.parametrize("stated", [{}, {"PhysicalSizeX": 0.5}, {**OME_SIDES, "PhysicalSizeXUnit": "pixel"}])
-def test_sides_that_are_not_all_stated_in_units_of_length_are_not_taken(stated, tmp_path):
-    write_tiff(tmp_path / "x.ome.tif", numbers(*SPACE).astype(np.float32), metadata={"axes": "ZYX", **stated})
-    assert opened(tmp_path / "x.ome.tif").spacing is None
+def test_sides_that_are_not_all_stated_in_units_of_length_are_not_taken(tmp_path):
+    for number, stated in enumerate(({}, {"PhysicalSizeX": 0.5}, {**OME_SIDES, "PhysicalSizeXUnit": "pixel"})):
+        path = tmp_path / f"{number}.ome.tif"
+        write_tiff(path, numbers(*SPACE).astype(np.float32), metadata={"axes": "ZYX", **stated})
+        assert opened(path).spacing is None
 
 
 def test_spacing_that_differs_behind_the_first_headers_is_refused_where_it_is_read(tmp_path, monkeypatch):
@@ -297,9 +288,8 @@ def test_sound_of_two_rates_is_to_be_resampled(tmp_path):
     pytest.importorskip("soundfile")
     for rate in (8000, 44100):
         write_wav(tmp_path / f"{rate}.wav", np.ones((50, 1)), rate)
-    with pytest.raises(
-        ErfscopeError, match=r"has 8000 samples per second and '.*44100.wav' 44100 samples per second; resample"
-    ):
+    text = r"has 8000 samples per second and '.*44100.wav' 44100 samples per second; resample"
+    with pytest.raises(ErfscopeError, match=text):
         opened(tmp_path / "8000.wav", tmp_path / "44100.wav", size=(40,))
 
 
@@ -334,52 +324,52 @@ def npy_of(header: str, data: bytes = b"") -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data
 
 
+F4 = "{'descr': '<f4', 'fortran_order': False, 'shape': "
+DAMAGED = "damaged or of another kind"
+#: What stands in a file: an array that is saved, bytes that are written, or a PNG.
 WRONG_FILES = {
-    "object.npy": (lambda path: np.save(path, np.array([{}] * 9), allow_pickle=True), "Python objects"),
-    "complex.npy": (lambda path: np.save(path, np.ones(SPACE, complex)), "its values are complex128"),
-    "text.npy": (lambda path: np.save(path, np.full(SPACE, "a")), "its values are <U1"),
-    "plane.npy": (lambda path: np.save(path, np.ones((8, 8))), r"holds 8x8, and the model takes 1 channel of 4x6x8"),
-    "small.npy": (lambda path: np.save(path, np.ones((7, 5, 12))), r"4x6x8; .*input_size=\(7, 5, 12\)"),
-    "nan.npy": (lambda path: np.save(path, np.full(SPACE, np.nan)), "192 of the 192 values .* are not finite"),
-    "pickle.npy": (lambda path: path.write_bytes(pickle.dumps([1])), "damaged or of another kind"),
-    "empty.npy": (lambda path: path.write_bytes(b""), "damaged or of another kind"),
-    "cut.npy": (
-        lambda path: path.write_bytes(npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (7, 8, 12)}", b"0")),
-        "damaged",
-    ),
-    "long.npy": (lambda path: path.write_bytes(npy_of(f"{{'descr': '<f4'}}{' ' * 20000}")), "damaged"),
-    "giant.npy": (
-        lambda path: path.write_bytes(npy_of("{'descr': '<f4', 'fortran_order': False, 'shape': (99999, 99999, 9)}")),
-        "damaged",
-    ),
-    "picture.nii": (lambda path: Image.new("L", (9, 9)).save(path, "PNG"), "damaged or of another kind"),
-    "cut.nii.gz": (lambda path: path.write_bytes(gzip.compress(bytes(348))[:30]), "damaged or of another kind"),
-    "picture.zarr": (lambda path: Image.new("L", (9, 9)).save(path, "PNG"), "no zarr array"),
+    "object.npy": (np.array([{}] * 9), "Python objects"),
+    "complex.npy": (np.ones(SPACE, complex), "its values are complex128"),
+    "text.npy": (np.full(SPACE, "a"), "its values are <U1"),
+    "plane.npy": (np.ones((8, 8)), r"holds 8x8, and the model takes 1 channel of 4x6x8"),
+    "small.npy": (np.ones((7, 5, 12)), r"4x6x8; .*input_size=\(7, 5, 12\)"),
+    "nan.npy": (np.full(SPACE, np.nan), "192 of the 192 values .* are not finite"),
+    "pickle.npy": (pickle.dumps([1]), DAMAGED),
+    "empty.npy": (b"", DAMAGED),
+    "cut.npy": (npy_of(f"{F4}(7, 8, 12)}}", b"0"), "damaged"),
+    "long.npy": (npy_of(f"{{'descr': '<f4'}}{' ' * 20000}"), "damaged"),
+    "giant.npy": (npy_of(f"{F4}(99999, 99999, 9)}}"), "damaged"),
+    "picture.nii": (None, DAMAGED),
+    "cut.nii.gz": (gzip.compress(bytes(348))[:30], DAMAGED),
+    "picture.zarr": (None, "no zarr array"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG_FILES)
 def test_a_wrong_file_is_one_line_that_names_it(name, tmp_path):
-    if ".nii" in name:
-        pytest.importorskip("nibabel")
-    if ".zarr" in name:
-        pytest.importorskip("zarr")
-    write, text = WRONG_FILES[name]
-    write(tmp_path / name)
+    for part in ("nii", "zarr"):
+        if f".{part}" in name:
+            pytest.importorskip({"nii": "nibabel"}.get(part, part))
+    (content, text), path = WRONG_FILES[name], tmp_path / name
+    if isinstance(content, np.ndarray):
+        np.save(path, content, allow_pickle=True)
+    elif content is None:
+        Image.new("L", (9, 9)).save(path, "PNG")
+    else:
+        path.write_bytes(content)
     with pytest.raises(ErfscopeError, match=text) as error:
-        opened(tmp_path / name).batch([0])
+        opened(path).batch([0])
     assert name in str(error.value)
     assert "\n" not in str(error.value)
     assert "keep_going=True passes over" in str(error.value)
 
 
-def test_a_truncated_nifti_file_is_refused(tmp_path):
-    write_nifti(tmp_path / "v.nii", numbers(*SPACE))
-    write_nifti(tmp_path / "v.nii.gz", numbers(*SPACE))
-    for name in ("v.nii", "v.nii.gz"):
-        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:1500])
-        with pytest.raises(ErfscopeError, match="damaged or of another kind"):
-            opened(tmp_path / name).batch([0])
+@pytest.mark.parametrize("name", ["v.nii", "v.nii.gz"])
+def test_a_truncated_nifti_file_is_refused(name, tmp_path):
+    write_nifti(tmp_path / name, numbers(*SPACE))
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:1500])
+    with pytest.raises(ErfscopeError, match="damaged or of another kind"):
+        opened(tmp_path / name).batch([0])
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -459,21 +449,24 @@ def test_workers_read_what_the_process_itself_reads(tmp_path):
     ahead.close()
 
 
+def two(conv: type[nn.Module] = nn.Conv3d, k: int = 3) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(conv(1, 2, k, padding=k // 2), nn.Tanh(), conv(2, 2, k, padding=k // 2))
+
+
 def gradient_map(net: nn.Module, inputs: torch.Tensor, unit: tuple[int, ...]) -> np.ndarray:
     """Convention jacobian by plain autograd: the root of the mean over inputs of the squared gradients of a unit's
     channels, summed and divided by their total."""
     total = 0
     for each in inputs:
-        image = each[None].requires_grad_()
-        out = net(image)[0][:, *unit]
-        squares = sum(torch.autograd.grad(value, image, retain_graph=True)[0] ** 2 for value in out)
+        gradients = [plain_gradient(net, each[None], lambda y, c=c: y[(0, c, *unit)]) for c in range(2)]
+        squares = sum(gradient**2 for gradient in gradients)
         total = total + squares.sum(1)[0] / squares.sum() / len(inputs)
     return total.sqrt().numpy()
 
 
 def test_a_model_is_measured_on_volumes_as_plain_autograd_measures_it(tmp_path):
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv3d(1, 2, 3, padding=1), nn.Tanh(), nn.Conv3d(2, 2, 3, padding=1)).double()
+    net = two().double()
     paths = [save(tmp_path / f"{seed}.npy", numbers(9, 10, 11, seed=seed)) for seed in (0, 1)]
     result = erfscope.analyze(
         net, images=paths, input_size=(8, 8, 8), in_chans=1, dtype="float64", draws="all", unit=(4, 4, 4)
@@ -488,8 +481,7 @@ def test_a_model_is_measured_on_volumes_as_plain_autograd_measures_it(tmp_path):
 
 
 def test_a_model_is_measured_on_sound_and_on_chirps(tmp_path):
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv1d(1, 2, 5, padding=2), nn.Tanh(), nn.Conv1d(2, 2, 5, padding=2))
+    net = two(nn.Conv1d, 5)
     path = save(tmp_path / "s.npy", np.sin(np.arange(200) / 5))
     result = erfscope.analyze(net, images=path, input_size=(64,), in_chans=1)
     assert (result.input.source, result.picture, result.trf.size_px) == ("sound", None, (9,))
@@ -497,29 +489,20 @@ def test_a_model_is_measured_on_sound_and_on_chirps(tmp_path):
 
 
 def test_files_of_several_inputs_are_paired_without_both_parts_of_a_suffix(tmp_path):
-    for name in ("image", "volume"):
+    keys, endings = ("a", "b.1"), {"image": ".png", "volume": ".nii.gz"}
+    for name, ending in endings.items():
         (tmp_path / name).mkdir()
-    for key in ("a", "b.1"):
-        Image.new("RGB", (9, 9)).save(tmp_path / "image" / f"{key}.png")
-        (tmp_path / "volume" / f"{key}.nii.gz").write_bytes(b"x")
-    asked = {"image": tmp_path / "image", "volume": tmp_path / "volume"}
-    found = paired_files(
-        asked,
-        samples=None,
-        seed=0,
-        suffixes={"image": suffixes_of(Axes.of_rank(2)), "volume": suffixes_of(Axes.named(NAMES["dhw"]))},
-    )
-    assert [path.name.removesuffix(".png") for path in found["image"]] == [
-        path.name.removesuffix(".nii.gz") for path in found["volume"]
-    ]
-    assert len(found["image"]) == 2
+        for key in keys:
+            (tmp_path / name / f"{key}{ending}").write_bytes(b"x")
+    suffixes = {"image": suffixes_of(Axes.of_rank(2)), "volume": suffixes_of(Axes.named(NAMES["dhw"]))}
+    found = paired_files({name: tmp_path / name for name in endings}, samples=None, seed=0, suffixes=suffixes)
+    one, other = ([path.name.removesuffix(ending) for path in found[name]] for name, ending in endings.items())
+    assert one == other
+    assert sorted(one) == [*keys]
 
 
 def test_models_are_compared_on_the_same_volumes(tmp_path):
-    torch.manual_seed(0)
-    nets = {
-        name: nn.Sequential(nn.Conv3d(1, 2, 3, padding=1), nn.Tanh(), nn.Conv3d(2, 2, 3, padding=1)) for name in "ab"
-    }
+    nets = {"a": two(), "b": two(k=5)}
     path = save(tmp_path / "v.npy", numbers(*SPACE))
     options = {"images": path, "input_size": SIZE, "in_chans": 1}
     rows = erfscope.compare(nets, **options)
@@ -548,9 +531,8 @@ def test_a_folder_of_frames_is_one_clip_and_a_folder_of_folders_several(tmp_path
     assert sorted(several.pixels(at)[:, 0, 0, 0].tolist() for at in (0, 1)) == [[10, 20], [50, 60]]
     assert still.pixels(0)[:, 0, 0, 0].tolist() == [50, 50]
     long = model_of((5, 6, 8), channels=3)
-    folder = open_pictures(
-        [tmp_path / "a"], samples=1, seed=0, crop=long.crop, channels=3, suffixes=suffixes_of(long.axes)
-    )
+    asked = {"crop": long.crop, "channels": 3, "suffixes": suffixes_of(long.axes)}
+    folder = open_pictures([tmp_path / "a"], samples=1, seed=0, **asked)
     with pytest.raises(ErfscopeError, match=r"a clip of 4 frames, and the input has 5; give more frames"):
         folder.pixels(0)
 
@@ -564,8 +546,10 @@ def write_ome_zarr(path: Path, image: np.ndarray) -> None:
     group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": [{"path": "0"}]}]}
 
 
-@pytest.mark.parametrize("shape", [(9, 12), (4, 9, 12), (2, 4, 9, 12)])
-@pytest.mark.parametrize(("axes", "named"), [(None, "no axes"), (["y"], "the axes y")])
+@pytest.mark.parametrize(
+    ("axes", "named", "shape"),
+    [(None, "no axes", (9, 12)), (["y"], "the axes y", (4, 9, 12)), (None, "no axes", (2, 4, 9, 12))],
+)
 def test_an_ome_zarr_whose_axes_are_not_named_says_so(axes, named, shape, tmp_path):
     group = pytest.importorskip("zarr").open_group(tmp_path / "x.zarr", mode="w", zarr_format=2)
     write_zarr(tmp_path / "x.zarr" / "0", numbers(*shape))
@@ -598,37 +582,43 @@ BANDS = {
 }
 
 
-@pytest.mark.parametrize("channels", [2, 3, 4, 6])
 @pytest.mark.parametrize("name", BANDS)
-def test_an_image_of_several_bands_gives_its_middle(name, channels, tmp_path):
-    image = np.random.default_rng(0).integers(0, 60000, (9, 12, channels), dtype=np.uint16)
-    BANDS[name](tmp_path / name, image)
-    feed = opened(tmp_path / name, size=(7, 8), channels=channels)
-    middle = np.moveaxis(image[1:8, 2:10], -1, 0) / 65535
-    np.testing.assert_allclose(feed.batch([0])[0], (middle - middle.mean()) / middle.std(), atol=1e-12)
-    stated = opened(tmp_path / name, size=(7, 8), channels=channels, mean=[0.5] * channels, std=[0.25] * channels)
-    np.testing.assert_allclose(stated.batch([0])[0], (middle - 0.5) / 0.25, atol=1e-12)
-    assert feed.kind == "image"
-    assert feed.pixels(0).shape == (7, 8, 3 if channels >= 3 else 1)
+def test_an_image_of_several_bands_gives_its_middle(name, tmp_path):
+    for channels in (2, 3, 4, 6):
+        image = np.random.default_rng(0).integers(0, 60000, (9, 12, channels), dtype=np.uint16)
+        path = tmp_path / f"{channels}{name}"
+        BANDS[name](path, image)
+        feed = opened(path, size=(7, 8), channels=channels)
+        middle = np.moveaxis(image[1:8, 2:10], -1, 0) / 65535
+        np.testing.assert_allclose(feed.batch([0])[0], (middle - middle.mean()) / middle.std(), atol=1e-12)
+        stated = opened(path, size=(7, 8), channels=channels, mean=[0.5] * channels, std=[0.25] * channels)
+        np.testing.assert_allclose(stated.batch([0])[0], (middle - 0.5) / 0.25, atol=1e-12)
+        assert feed.kind == "image"
+        assert feed.pixels(0).shape == (7, 8, 3 if channels >= 3 else 1)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16, np.float32])
-@pytest.mark.parametrize("channels", [2, 3, 4, 6])
-def test_bands_read_the_same_beside_each_other_and_one_after_another(channels, dtype, tmp_path):
-    image = np.random.default_rng(0).integers(0, 100, (9, 12, channels)).astype(dtype)
-    write_tiff(tmp_path / "x.tif", image, **INTERLEAVED)
-    write_tiff(tmp_path / "y.tif", np.moveaxis(image, -1, 0), **SEPARATE)
-    beside, after = (opened(tmp_path / name, size=(9, 12), channels=channels).batch([0]) for name in ("x.tif", "y.tif"))
-    assert torch.equal(beside, after)
+def test_bands_read_the_same_beside_each_other_and_one_after_another(dtype, tmp_path):
+    for channels in (2, 3, 4, 6):
+        image = np.random.default_rng(0).integers(0, 100, (9, 12, channels)).astype(dtype)
+        one, other = (tmp_path / f"{channels}{name}.tif" for name in "xy")
+        write_tiff(one, image, **INTERLEAVED)
+        write_tiff(other, np.moveaxis(image, -1, 0), **SEPARATE)
+        beside, after = (opened(path, size=(9, 12), channels=channels).batch([0]) for path in (one, other))
+        assert torch.equal(beside, after)
 
 
-@pytest.mark.parametrize("name", ["x.npy", "x.tif", "x.zarr"])
-def test_an_array_without_an_axis_of_channels_is_one_channel(name, tmp_path):
+def test_an_array_without_an_axis_of_channels_is_one_channel_and_other_bands_are_refused(tmp_path):
     image = numbers(9, 12)
-    {"x.npy": np.save, "x.tif": write_tiff, "x.zarr": write_zarr}[name](tmp_path / name, image)
-    found = opened(tmp_path / name, size=(7, 8)).batch([0])[0, 0]
     middle = image[1:8, 2:10].astype(np.float64)
-    np.testing.assert_allclose(found, (middle - middle.mean()) / middle.std(), atol=1e-12)
+    for name, write in (("x.npy", np.save), ("x.tif", write_tiff), ("x.zarr", write_zarr)):
+        write(tmp_path / name, image)
+        found = opened(tmp_path / name, size=(7, 8)).batch([0])[0, 0]
+        np.testing.assert_allclose(found, (middle - middle.mean()) / middle.std(), atol=1e-12)
+    write_tiff(tmp_path / "y.tif", numbers(9, 12, 5), **INTERLEAVED)
+    text = r"it holds 9x12x5, and the model takes 4 channels of 7x8, as in \(4, H, W\)"
+    with pytest.raises(ErfscopeError, match=text):
+        opened(tmp_path / "y.tif", size=(7, 8), channels=4).batch([0])
 
 
 def test_four_bands_of_eight_bits_are_no_picture_to_a_model_of_four_channels(tmp_path):
@@ -637,11 +627,3 @@ def test_four_bands_of_eight_bits_are_no_picture_to_a_model_of_four_channels(tmp
     feed = opened(tmp_path / "x.tif", size=(9, 12), channels=4)
     assert feed.batch([0]).shape == (1, 4, 9, 12)
     assert open_values([tmp_path / "x.tif"], samples=None, seed=0, preprocess=model_of((9, 12), 3)) is None
-
-
-def test_other_bands_than_the_model_takes_say_both(tmp_path):
-    write_tiff(tmp_path / "x.tif", numbers(9, 12, 5), **INTERLEAVED)
-    with pytest.raises(
-        ErfscopeError, match=r"it holds 9x12x5, and the model takes 4 channels of 7x8, as in \(4, H, W\)"
-    ):
-        opened(tmp_path / "x.tif", size=(7, 8), channels=4).batch([0])

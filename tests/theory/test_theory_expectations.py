@@ -7,13 +7,9 @@ import math
 
 import numpy as np
 import pytest
+from closed import agree
 
 from erfscope import theory
-
-
-def agree(obtained, expected, tolerance=1e-12):
-    assert obtained.shape == expected.shape
-    assert np.abs(obtained - expected).max() <= tolerance * max(np.abs(expected).max(), 1e-300)
 
 
 @pytest.fixture

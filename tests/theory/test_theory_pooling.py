@@ -4,28 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from closed import agree
 
 from erfscope import theory
-
-
-def agree(obtained, expected, tolerance=1e-12):
-    assert obtained.shape == expected.shape
-    assert np.abs(obtained - expected).max() <= tolerance * np.abs(expected).max()
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(5)
-
-
-@pytest.fixture
-def x(rng):
-    return rng.standard_normal((8, 3))
-
-
-@pytest.fixture
-def p(rng):
-    return rng.standard_normal(3)
 
 
 def test_equal_scores_keep_the_order_of_the_nodes():
@@ -33,7 +14,8 @@ def test_equal_scores_keep_the_order_of_the_nodes():
     assert theory.top_k_nodes(x, [3.0], 4).tolist() == [1, 3, 0, 2]
 
 
-def test_leaving_out_takes_the_norm_of_vectors_and_is_uniform_where_nothing_matters(rng):
+def test_leaving_out_takes_the_norm_of_vectors_and_is_uniform_where_nothing_matters():
+    rng = np.random.default_rng(5)
     without, whole = rng.standard_normal((5, 3)), rng.standard_normal(3)
     change = np.sqrt(((without - whole) ** 2).sum(1))
     agree(theory.leave_one_out(without, whole), change / change.sum())
@@ -51,7 +33,9 @@ def test_leaving_out_takes_the_norm_of_vectors_and_is_uniform_where_nothing_matt
         (lambda x, p: theory.leave_one_out([np.nan, 1.0], 1.0), "not finite"),
     ],
 )
-def test_bad_input_is_named(x, p, call, message):
+def test_bad_input_is_named(call, message):
+    rng = np.random.default_rng(5)
+    x, p = rng.standard_normal((8, 3)), rng.standard_normal(3)
     with pytest.raises(ValueError, match=message) as caught:
         call(x, p)
     assert "\n" not in str(caught.value)

@@ -39,10 +39,6 @@ HOSTILE = (
 )
 
 
-#: Where it is put.
-POISONED = "label error layer findings model wrt insert reason settings transform"
-
-
 class Page(HTMLParser):
     """Every element with its attributes and its text."""
 
