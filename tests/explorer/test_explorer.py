@@ -129,7 +129,17 @@ def test_blocks_begin_at_the_first_pixel_and_lose_nothing(block):
     assert found.sum() == pytest.approx(values.sum())
 
 
-def test_maps_are_coarser_where_a_page_would_be_too_large(picture):
+@pytest.mark.slow
+def test_the_page_is_as_small_as_asked_and_holds_the_numbers_in_full(explorer, picture):
+    text = explorer.to_html()
+    document = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
+    (model,) = document["models"]
+    for stage, kept in zip(explorer.models[0].stages, model["stages"], strict=True):
+        assert [each["numbers"] for each in kept["units"]] == [[*unit.measures.values()] for unit in stage.units]
+        levels_kept = [base64.b64decode(each["planes"][0]["levels"]) for each in kept["units"]]
+        assert levels_kept == [unit.planes[0].levels.tobytes() for unit in stage.units]
+    assert "default-src 'none'" in text
+    assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", text)
     found = erfscope.explore({"Ours": net()}, picture, grid=5, page_bytes=187_000, **OPTIONS)
     assert found.models[0].conditions.label == "Ours"
     stages = found.models[0].stages
@@ -140,19 +150,12 @@ def test_maps_are_coarser_where_a_page_would_be_too_large(picture):
 
 
 @pytest.mark.slow
-def test_the_page_holds_the_numbers_in_full_and_fetches_nothing(explorer):
-    text = explorer.to_html()
-    document = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
-    (model,) = document["models"]
-    for stage, kept in zip(explorer.models[0].stages, model["stages"], strict=True):
-        assert [each["numbers"] for each in kept["units"]] == [[*unit.measures.values()] for unit in stage.units]
-        levels_kept = [base64.b64decode(each["planes"][0]["levels"]) for each in kept["units"]]
-        assert levels_kept == [unit.planes[0].levels.tobytes() for unit in stage.units]
-    assert "default-src 'none'" in text
-    assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", text)
-
-
-def test_the_cost_is_told_first_and_a_coarser_grid_offered_where_it_is_long(picture, monkeypatch):
+def test_the_cost_is_told_first_and_units_with_disjoint_fields_share_a_backward_pass(picture, monkeypatch):
+    said: list[str] = []
+    erfscope.explore(net(), picture, grid=4, **{**OPTIONS, "layer": "near"}, tell=said.append)
+    assert "16 units of 1 layer in 2 backward passes" in said[0]
+    erfscope.explore(net(), picture, grid=1, **{**OPTIONS, "layer": "near", "draws": 1}, tell=said.append)
+    assert said[-1] == "Net: 1 unit of 1 layer in 1 backward pass"
     monkeypatch.setattr("erfscope.apps.explore.stages.MANY", 0)
     said: list[str] = []
     asked = {**OPTIONS, "tell": said.append, "progress": lambda text, *_: " · " in text and said.append("done")}
@@ -161,15 +164,6 @@ def test_the_cost_is_told_first_and_a_coarser_grid_offered_where_it_is_long(pict
     assert "--grid 2" in said[1]
     assert "--draws 1" in said[1]
     assert said[2:].count("done") == len(said) - 2 > 0
-
-
-@pytest.mark.slow
-def test_units_with_disjoint_fields_share_a_backward_pass(picture):
-    said: list[str] = []
-    erfscope.explore(net(), picture, grid=4, **{**OPTIONS, "layer": "near"}, tell=said.append)
-    assert "16 units of 1 layer in 2 backward passes" in said[0]
-    erfscope.explore(net(), picture, grid=1, **{**OPTIONS, "layer": "near", "draws": 1}, tell=said.append)
-    assert said[-1] == "Net: 1 unit of 1 layer in 1 backward pass"
 
 
 @pytest.mark.parametrize(

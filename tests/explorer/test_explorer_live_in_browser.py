@@ -84,7 +84,7 @@ def test_a_convention_a_layer_and_a_reference_are_chosen_on_the_page(browser, se
     assert "cells" in browser.find_element(By.CSS_SELECTOR, ".sentence").text
 
 
-def test_a_choice_by_keyboard_keeps_its_focus(browser, served):  # noqa: F811
+def test_choices_keep_their_focus_and_a_refused_reference_the_layer_and_the_convention(browser, served):  # noqa: F811
     opened(browser, served)
     for name, word in (("convention", "luo"), ("layer", "far.0")):
         select = browser.find_element(By.NAME, name)
@@ -94,9 +94,6 @@ def test_a_choice_by_keyboard_keeps_its_focus(browser, served):  # noqa: F811
         assert (chosen.get_attribute("name"), chosen.get_attribute("value")) == (name, word)
     opened(browser, served)
     assert browser.switch_to.active_element.tag_name == "body"
-
-
-def test_a_refused_reference_keeps_the_layer_and_the_convention(browser, served):  # noqa: F811
     opened(browser, served)
     for name, word in (("convention", "luo"), ("layer", "near"), ("wrt", "far")):
         with reloaded(browser):

@@ -45,7 +45,8 @@ def by_gid(home, name):
     return [each for each in home.findobj() if each.get_gid() == name]
 
 
-def test_volume_is_three_slices_through_the_unit_with_rings_by_the_spacing():
+@pytest.mark.slow
+def test_volumes_are_three_slices_through_the_unit_with_rings_by_the_spacing():
     axes = Axes(names=NAMES["dhw"], spacing=(2.5, 1.0, 0.5), units=("mm",) * 3, cell="voxels")
     result = made((6, 8, 10), axes)
     values, (*panels, bar) = result.map.values, figure_of([result], "panel").axes
@@ -62,9 +63,17 @@ def test_volume_is_three_slices_through_the_unit_with_rings_by_the_spacing():
             found = (rings[name].height / 2, rings[name].width / 2)
             assert found == pytest.approx([radius / axes.spacing[axis] for axis in kept])
             assert rings[name].center == (result.map.center_px[kept[1]], result.map.center_px[kept[0]])
+    axes = Axes(names=NAMES["dhw"], spacing=(2.5, 1.0, 1.0), units=("mm",) * 3, cell="voxels")
+    results = [replace(made((6, 8, 10), axes), id=name, label=name) for name in "ab"]
+    *panels, bar = figure_of(results, "panel", contours=(50,)).axes
+    assert bar.get_ylabel() == "share of the ERF"
+    assert [ax.get_xlabel() for ax in panels] == ["col (mm)", "col (mm)", "row (mm)"] * 2
+    assert len({ax.images[0].get_clim() for ax in panels}) == 1
+    assert all(by_gid(ax, "contours") for ax in panels)
 
 
-def test_clip_is_seven_frames_on_one_scale_and_their_sum():
+@pytest.mark.slow
+def test_clip_is_seven_frames_on_one_scale_and_their_sum_and_its_inner_units_are_outlined():
     axes = Axes(names=NAMES["thw"], spacing=(40.0, 1.0, 1.0), units=("ms", "px", "px"))
     result = made((9, 12, 12), axes)
     *frames, whole, _ = figure_of([result], "panel").axes
@@ -78,6 +87,15 @@ def test_clip_is_seven_frames_on_one_scale_and_their_sum():
     assert frames_around(0, 9) == range(7)
     assert frames_around(8, 9) == range(2, 9)
     assert frames_around(1, 3) == range(3)
+    inside = np.zeros((3, 6, 6), dtype=bool)
+    inside[1, 1:5, 2:4] = True
+    sizes = np.ones(inside.shape)
+    found = Positions(r50=sizes, context_r50=sizes, inside=inside, passes=1)
+    result = replace(made((3, 6, 6), Axes.named(NAMES["thw"])), positions=found)
+    (line, _) = by_gid(figure := figure_of([result], "positions"), "inside")
+    assert [*line.get_xdata()][:2] == [1.5, 3.5]
+    assert [min(line.get_ydata()), max(line.get_ydata())] == [0.5, 4.5]
+    assert "median over time" in texts(figure)
 
 
 def test_sequence_is_a_curve_in_the_units_of_its_axis():
@@ -113,17 +131,6 @@ def test_rings_scale_bars_and_cells_of_an_image_follow_the_spacing():
 
 
 @pytest.mark.slow
-def test_several_volumes_are_three_slices_each_with_contours_of_the_whole():
-    axes = Axes(names=NAMES["dhw"], spacing=(2.5, 1.0, 1.0), units=("mm",) * 3, cell="voxels")
-    results = [replace(made((6, 8, 10), axes), id=name, label=name) for name in "ab"]
-    *panels, bar = figure_of(results, "panel", contours=(50,)).axes
-    assert bar.get_ylabel() == "share of the ERF"
-    assert [ax.get_xlabel() for ax in panels] == ["col (mm)", "col (mm)", "row (mm)"] * 2
-    assert len({ax.images[0].get_clim() for ax in panels}) == 1
-    assert all(by_gid(ax, "contours") for ax in panels)
-
-
-@pytest.mark.slow
 def test_a_volume_lies_over_the_slices_of_what_was_shown_and_a_sequence_over_nothing():
     shown = np.arange(6 * 8 * 10, dtype=np.uint8).reshape(6, 8, 10, 1)
     volume = replace(made((6, 8, 10), Axes.named(NAMES["dhw"])), picture=shown)
@@ -152,16 +159,3 @@ def test_several_sequences_are_curves_over_one_axis(lengths, name):
     assert "r50 3.00 ms" in texts(figure)
     # 32 samples of a window of 64 ms, up to their borders, around the one at 50 ms.
     assert figure_of(results[:1], "panel", zoom=64).axes[0].get_xlim() == (19.0, 83.0)
-
-
-@pytest.mark.slow
-def test_units_of_a_clip_that_the_plane_does_not_clip_are_outlined():
-    inside = np.zeros((3, 6, 6), dtype=bool)
-    inside[1, 1:5, 2:4] = True
-    sizes = np.ones(inside.shape)
-    found = Positions(r50=sizes, context_r50=sizes, inside=inside, passes=1)
-    result = replace(made((3, 6, 6), Axes.named(NAMES["thw"])), positions=found)
-    (line, _) = by_gid(figure := figure_of([result], "positions"), "inside")
-    assert [*line.get_xdata()][:2] == [1.5, 3.5]
-    assert [min(line.get_ydata()), max(line.get_ydata())] == [0.5, 4.5]
-    assert "median over time" in texts(figure)

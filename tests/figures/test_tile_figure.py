@@ -41,11 +41,14 @@ def test_the_boxes_of_a_tile_are_as_wide_as_the_plan(
     assert figure_bytes(figure, ".svg") == figure_bytes(plan.figure(), ".svg")
 
 
-def test_a_grid_of_many_lines_is_thinned_and_its_key_says_so() -> None:
+def test_a_grid_of_many_lines_is_thinned_and_a_plan_without_a_halo_has_no_figure() -> None:
     net = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1)).eval()
     figure = erfscope.tile(net, 98, in_chans=1, input_size=(128,)).figure()
     assert np.diff([line.get_xdata()[0] for line in figure.axes[0].lines]).tolist() == [3] * 33
     assert [text.get_text() for text in figure.legends[0].texts][-1] == "alignment 1 sample, a line for every 3"
+    plan = TilePlan(possible=False, blockers=("attention",), axes=(), model="net", layer="")
+    with pytest.raises(ErfscopeError, match="net has no halo to draw: attention"):
+        plan.figure()
 
 
 def test_shares_are_drawn_up_to_the_exact_halo_with_the_tolerance_and_measured_errors_beside_them() -> None:
@@ -77,9 +80,3 @@ def test_the_erf_at_the_corner_lies_where_its_unit_sees() -> None:
     assert (top + rows.min(), top + rows.max(), left + columns.min(), left + columns.max()) == (-1, 3, -1, 3)
     strongest = np.unravel_index(image.get_alpha().argmax(), image.get_alpha().shape)
     assert (top + strongest[0], left + strongest[1]) == (3, 3)
-
-
-def test_a_plan_without_a_halo_has_no_figure() -> None:
-    plan = TilePlan(possible=False, blockers=("attention",), axes=(), model="net", layer="")
-    with pytest.raises(ErfscopeError, match="net has no halo to draw: attention"):
-        plan.figure()

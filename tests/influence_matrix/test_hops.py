@@ -64,15 +64,15 @@ def test_distances_are_those_of_a_breadth_first_search_whatever_the_weights(n, s
         np.testing.assert_array_equal(hop_distances(form), expected)
 
 
-def test_a_profile_adds_up_the_mass_of_each_hop():
+def test_a_profile_adds_up_the_mass_of_each_hop_around_each_source_and_what_cannot_be_reached():
     profile = hop_profile([4, 1, 2, 1, 8], path(5), 2)
     np.testing.assert_allclose(profile.mass, [2 / 16, 2 / 16, 12 / 16], rtol=1e-15)
     assert profile.mass[0] == 2 / 16
     assert profile.mean_hop == pytest.approx(2 / 16 + 2 * 12 / 16, rel=1e-15)
     assert (profile.unreachable, profile.total) == (0, 16)
-
-
-def test_mass_that_cannot_be_reached_stands_apart_and_leaves_the_mean_alone():
+    masses = np.arange(1.0, 7).reshape(2, 3)
+    for profile, mass, source in zip(hop_profiles(masses, path(3), [2, 0]), masses, (2, 0), strict=True):
+        np.testing.assert_array_equal(profile.mass, hop_profile(mass, path(3), source).mass)
     profile = hop_profile([1, 3, 2, 2], np.kron(np.eye(2), path(2)), 0)
     np.testing.assert_allclose(profile.mass, [1 / 8, 3 / 8], rtol=1e-15)
     assert (profile.unreachable, profile.mean_hop) == (0.5, pytest.approx(0.75))
@@ -80,12 +80,6 @@ def test_mass_that_cannot_be_reached_stands_apart_and_leaves_the_mean_alone():
     assert (profile.mean_hop, profile.unreachable, profile.mass[0]) == (None, 1, 0)
     profile = hop_profile(np.zeros(3), path(3), 1)
     assert (profile.mass.tolist(), profile.unreachable, profile.total, profile.mean_hop) == ([0, 0], 0, 0, None)
-
-
-def test_several_masses_have_a_profile_each_around_their_own_source():
-    masses = np.arange(1.0, 7).reshape(2, 3)
-    for profile, mass, source in zip(hop_profiles(masses, path(3), [2, 0]), masses, (2, 0), strict=True):
-        np.testing.assert_array_equal(profile.mass, hop_profile(mass, path(3), source).mass)
 
 
 @pytest.mark.parametrize(

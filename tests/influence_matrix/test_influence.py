@@ -81,7 +81,7 @@ def test_rows_are_the_outputs_asked_for_in_the_order_asked_for_and_permuted_node
     np.testing.assert_allclose(found.values, (a * w.sum()).numpy(), rtol=1e-13)
 
 
-def test_the_derivative_is_computed_in_the_dtype_of_x_and_added_up_in_float64():
+def test_derivatives_are_in_the_dtype_of_x_sums_in_float64_and_spreads_not_lost_in_rounding():
     seen = []
 
     def fn(x: Tensor) -> Tensor:
@@ -92,10 +92,7 @@ def test_the_derivative_is_computed_in_the_dtype_of_x_and_added_up_in_float64():
     assert seen == [torch.float32]
     # In float32 the square would be zero.
     np.testing.assert_allclose(found.values, 2e-60 * np.eye(3), rtol=1e-6)
-
-
-def test_the_spread_of_almost_equal_samples_is_not_lost_in_rounding():
-    """A sum of squares minus the square of a sum would have no digit left at 1e9 + 1, 1e9 + 2, ..."""
+    # A sum of squares minus the square of a sum would have no digit left at 1e9 + 1, 1e9 + 2, ...
     slopes = iter([1e9 + k for k in (1.0, 2, 3, 4)])
     found = influence(lambda x: next(slopes) * x, torch.zeros(4, 1, 1, dtype=DOUBLE), "signed")
     assert found.values.item() == 1e9 + 2.5
@@ -142,7 +139,7 @@ def test_the_callers_mode_does_not_matter_and_stays(mode):
     np.testing.assert_array_equal(influence(attend, x).values, wanted)
 
 
-def test_x_and_the_modules_are_left_as_found():
+def test_x_and_the_modules_are_left_as_found_and_the_function_is_called_once_per_sample():
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU()).double().train()
     net[1].eval()
     frozen = {name: value.clone() for name, value in net.state_dict().items()}
@@ -159,15 +156,9 @@ def test_x_and_the_modules_are_left_as_found():
     plain = normal(6, 3)
     influence(net, plain)
     assert not plain.requires_grad
-
-
-def test_batch_norm_in_training_mode_ties_all_nodes_together():
     norm = nn.BatchNorm1d(3).double()
     assert (influence(norm, normal(5, 3)).values > 1e-6).all()
     assert np.count_nonzero(influence(norm.eval(), normal(5, 3)).values) == 5
-
-
-def test_the_function_is_called_once_per_sample():
     calls = []
     influence(lambda x: calls.append(1) or x * 2, normal(3, 40, 2))
     assert len(calls) == 3
@@ -195,7 +186,7 @@ def test_products_that_cannot_be_taken_together_are_looped(function):
     np.testing.assert_allclose(influence(function.apply, normal(20, 2), "signed").values, 6 * np.eye(20), rtol=1e-15)
 
 
-def test_products_that_do_not_fit_into_memory_together_are_taken_fewer_at_a_time(monkeypatch):
+def test_what_does_not_fit_into_memory_is_taken_in_parts_or_refused_before_it_is_made(monkeypatch):
     taken, right = [], Products.together
 
     def small(own, numbers):
@@ -208,9 +199,6 @@ def test_products_that_do_not_fit_into_memory_together_are_taken_fewer_at_a_time
     x = normal(6, 3)
     np.testing.assert_allclose(influence(attend, x).values, expected(attend, x, "jacobian"), rtol=0, atol=1e-12)
     assert taken == [2, 24, 16, 8, 8, 8]
-
-
-def test_a_matrix_that_does_not_fit_into_memory_is_refused_before_it_is_made(monkeypatch):
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2000))
     with pytest.raises(MeasurementError, match=r"a matrix of 10 x 10 needs about .* of memory.*ask for fewer outputs"):
         influence(torch.sin, normal(10, 2))
@@ -316,9 +304,9 @@ def test_marginals_without_an_interior_claim_no_bias_and_one_that_does_not_fit_i
         influence(lambda x: x * 0, normal(12, 1)).marginals([5])
 
 
-def test_the_hops_of_a_walk_are_those_of_its_steps():
-    """Two steps of a walk on a ring that stays or moves to either side with equal chance: 3, 4 and 2 of 9 ways end 0, 1
-    and 2 hops away."""
+def test_hops_are_those_of_a_walk_from_the_outputs_own_nodes_or_from_those_named():
+    # Two steps of a walk on a ring that stays or moves to either side with equal chance: 3, 4 and 2 of 9 ways end 0, 1
+    # and 2 hops away.
     line = torch.eye(9, dtype=DOUBLE)
     step = (line + line.roll(1, 0) + line.roll(-1, 0)) / 3
     ring = step.numpy()
@@ -327,9 +315,6 @@ def test_the_hops_of_a_walk_are_those_of_its_steps():
     for profile in profiles:
         np.testing.assert_allclose(profile.mass, [3 / 9, 4 / 9, 2 / 9, 0, 0], rtol=1e-13, atol=1e-15)
         assert profile.mean_hop == pytest.approx(8 / 9)
-
-
-def test_hops_are_counted_from_the_outputs_own_nodes_or_from_those_named():
     found = influence(lambda x: x[[3, 1]], normal(4, 1), "signed")
     chain = np.eye(4, k=1)
     with pytest.raises(ErfscopeError, match="adjacency has shape"):

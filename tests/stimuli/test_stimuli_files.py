@@ -100,20 +100,24 @@ def test_named_files_are_all_used_in_their_order_and_before_those_of_directories
     assert opened(folder, mine, samples=1).names == (str(mine),)
 
 
-def test_a_file_that_is_reached_twice_counts_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_and_links_are_followed_and_a_file_that_is_reached_twice_counts_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {"class1/*.png": 20, "**/*.png": 60, "class[01]": 40, "class?/00*.png": 10, "**": 60}
+    for pattern, count in counts.items():
+        assert opened(str(folder / pattern), samples=500).n == count
+    assert opened(picture(tmp_path / "odd[1].png")).n == 1
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / "link").symlink_to(folder, target_is_directory=True)
+    (folder / "loop").symlink_to(top, target_is_directory=True)
+    assert opened(top, samples=500).n == 60
     one = folder / "class0" / "000.png"
     assert opened(one, one).n == 1
     monkeypatch.chdir(folder)
     stimuli = opened("class0/000.png", one, folder, folder / "class0", "*/*.png", samples=500)
     assert stimuli.n == 60
     assert stimuli.names[0] == "class0/000.png"
-
-
-def test_patterns_match_as_a_shell_does_and_below_directories(folder: Path, tmp_path: Path) -> None:
-    counts = {"class1/*.png": 20, "**/*.png": 60, "class[01]": 40, "class?/00*.png": 10, "**": 60}
-    for pattern, count in counts.items():
-        assert opened(str(folder / pattern), samples=500).n == count
-    assert opened(picture(tmp_path / "odd[1].png")).n == 1
 
 
 def test_hidden_files_and_other_suffixes_are_left_out(folder: Path) -> None:
@@ -128,23 +132,12 @@ def test_hidden_files_and_other_suffixes_are_left_out(folder: Path) -> None:
         assert str(upper) in names
 
 
-def test_linked_directories_are_followed_and_loops_end(folder: Path, tmp_path: Path) -> None:
-    top = tmp_path / "top"
-    top.mkdir()
-    (top / "link").symlink_to(folder, target_is_directory=True)
-    (folder / "loop").symlink_to(top, target_is_directory=True)
-    assert opened(top, samples=500).n == 60
-
-
-def test_the_hash_is_that_of_the_files_one_after_the_other(folder: Path) -> None:
+def test_the_hash_is_that_of_the_files_and_a_broken_one_raises_when_it_is_asked_for(folder: Path) -> None:
     stimuli = opened(folder, samples=3)
     expected = hashlib.sha256(b"".join(Path(name).read_bytes() for name in stimuli.names)).hexdigest()
     assert stimuli.sha256 == expected
     one = folder / "class0" / "000.png"
     assert opened(one).sha256 == hashlib.sha256(one.read_bytes()).hexdigest()
-
-
-def test_a_broken_file_raises_when_it_is_asked_for_and_not_before(folder: Path) -> None:
     stimuli = opened(folder)
     Path(stimuli.names[11]).write_bytes(b"broken")
     Path(stimuli.names[12]).unlink()

@@ -69,10 +69,13 @@ def test_the_bytes_of_a_picture_are_fixed_however_many_there_are_and_in_whatever
     assert len(set(drawn)) == (1 if kind in ("constant", "impulse") else 16)
 
 
-def test_the_random_words_are_those_of_philox_with_a_hashed_key() -> None:
+def test_random_words_are_those_of_philox_and_the_hash_tells_requests_apart() -> None:
     key = int.from_bytes(hashlib.sha256(b"erfscope:noise:5:2").digest()[:16], "little")
     expected = np.random.Generator(np.random.Philox(key=key)).integers(0, 2**64, size=5, dtype=np.uint64)
     assert RandomStream("noise", 5, 2).words(5).tolist() == expected.tolist()
+    variants = [make(), make("noise"), make(seed=8), make(size=(32, 24)), make(size=(24, 32, 1)), make(channels=1)]
+    assert len({stimuli.sha256 for stimuli in variants}) == len(variants)
+    assert make().sha256 == hashlib.sha256(b"erfscope:leaves:version=1:seed=7:size=24x32:channels=3").hexdigest()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,12 +90,6 @@ def test_any_shape_of_one_to_three_axes_and_any_number_of_channels(kind: str, si
         picture = stimuli.pixels(0)
         assert (picture.shape, picture.dtype, stimuli.names[0]) == ((*size, channels), np.uint8, f"{kind}[0]")
         assert not picture.flags.writeable
-
-
-def test_the_hash_tells_kind_seed_size_and_channels_apart() -> None:
-    variants = [make(), make("noise"), make(seed=8), make(size=(32, 24)), make(size=(24, 32, 1)), make(channels=1)]
-    assert len({stimuli.sha256 for stimuli in variants}) == len(variants)
-    assert make().sha256 == hashlib.sha256(b"erfscope:leaves:version=1:seed=7:size=24x32:channels=3").hexdigest()
 
 
 @pytest.mark.slow
@@ -145,7 +142,7 @@ def test_leaves_cover_the_picture_as_often_as_they_should(axes: int) -> None:
     assert 0.5 < bare / np.exp(-6) < 2
 
 
-def test_a_leaf_is_exactly_the_pixels_within_its_radius() -> None:
+def test_a_leaf_is_exactly_the_pixels_within_its_radius_and_moves_by_its_velocity() -> None:
     rng = np.random.default_rng(0)
     for _ in range(30):
         count, top = 12, 9.0
@@ -158,9 +155,6 @@ def test_a_leaf_is_exactly_the_pixels_within_its_radius() -> None:
         distance = np.hypot(rows - (place[0] - top - 0.5)[:, None, None], cols - (place[1] - top - 0.5)[:, None, None])
         expected = np.where(distance <= radius[:, None, None], rank[:, None, None], 0).max(axis=0)
         assert np.array_equal(front, expected)
-
-
-def test_a_leaf_moves_by_its_velocity_in_each_frame() -> None:
     place, drift = np.array([[10.5], [15.5]]), np.array([[1.0], [-0.5]])
     octave = leaves._Octave(
         rank=np.array([1], dtype=np.int32), radius=np.array([3.0]), place=place, drift=drift, margin=4.0
@@ -171,7 +165,7 @@ def test_a_leaf_moves_by_its_velocity_in_each_frame() -> None:
         assert np.allclose(np.argwhere(front).mean(axis=0), (6 + frame, 11 - 0.5 * frame), atol=0.51)
 
 
-def test_noise_is_gaussian_around_mid_grey() -> None:
+def test_noise_is_gaussian_and_correlated_noise_has_power_one_over_f_squared_on_a_line_too() -> None:
     pixels = stack("noise", 4, (128, 128), channels=3)
     clipped = (pixels - 128) / 40
     assert abs(clipped.mean()) < 0.01
@@ -180,24 +174,15 @@ def test_noise_is_gaussian_around_mid_grey() -> None:
     assert abs(np.mean(np.abs(clipped) < 0.99) - 0.683) < 0.01
     assert abs(np.corrcoef(pixels.reshape(-1, 3).T)[0, 1]) < 0.01
     assert abs(power_slope(pixels[..., 0], 0.05, 0.45)) < 0.1
-
-
-def test_correlated_noise_has_power_one_over_f_squared() -> None:
     pixels = stack("correlated", 10, (128, 128), channels=3)
     assert abs(power_slope(pixels[..., 0], 0.03, 0.4) + 2) < 0.1
     assert np.allclose(pixels.mean(axis=(1, 2)), 128, atol=0.3)
     assert abs(pixels.std() - 40) < 2
     assert abs(np.corrcoef(pixels.reshape(-1, 3).T)[0, 1] - 0.8) < 0.1
-
-
-def test_correlated_noise_has_the_same_power_in_every_octave_on_a_line_too() -> None:
     lines = stack("correlated", 40, (4096,))[..., 0] - 128
     power = np.mean(np.abs(np.fft.rfft(lines)) ** 2, axis=0)
     octaves = [power[2**k : 2 ** (k + 1)].sum() for k in range(3, 11)]
     assert max(octaves) / min(octaves) < 1.3
-
-
-def test_constant_is_mid_grey_and_an_impulse_differs_in_its_centre_only() -> None:
     assert np.all(make("constant").pixels(0) == 128)
     pixels = make("impulse", size=(9, 12)).pixels(0).astype(int)
     assert np.argwhere(pixels != 128).tolist() == [[4, 6, channel] for channel in range(3)]
@@ -206,7 +191,7 @@ def test_constant_is_mid_grey_and_an_impulse_differs_in_its_centre_only() -> Non
 
 
 @pytest.mark.slow
-def test_a_grating_has_one_frequency_between_two_periods_and_a_period_of_four_pixels() -> None:
+def test_gratings_and_chirps_have_frequencies_between_two_periods_and_a_quarter_per_sample() -> None:
     found = []
     for picture in stack("grating", 30, (96, 96)):
         assert (picture.min(), picture.max()) >= (28, 218)
@@ -219,11 +204,8 @@ def test_a_grating_has_one_frequency_between_two_periods_and_a_period_of_four_pi
     assert np.median(frequency) == pytest.approx(np.sqrt(2 / 96 * 0.25), rel=0.4)
     angles = np.arctan2(*np.transpose(found)) % np.pi
     assert np.histogram(angles, bins=3, range=(0, np.pi))[0].min() >= 4
-
-
-def test_chirps_sweep_evenly_in_octaves_between_two_periods_and_a_quarter_per_sample_either_way() -> None:
-    """Oracle: the frequency at a share of the way is the same share of the way in its logarithm; from the spectrum of
-    windows."""
+    # Oracle: the frequency at a share of the way is the same share of the way in its logarithm; from the spectrum of
+    # windows.
     length, seen = 4096, []
     for line in stack("chirp", 12, (length,))[..., 0]:
         assert (line.min(), line.max()) == (28, 228)

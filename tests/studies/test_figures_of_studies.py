@@ -32,7 +32,7 @@ def test_a_logarithmic_axis_has_at_least_three_numbers_whatever_its_range(axis):
         assert all(written)
 
 
-def test_rows_stand_under_their_headings_from_top_to_bottom():
+def test_rows_stand_under_headings_points_side_by_side_and_ticks_at_whole_numbers():
     panel = ChartMap(title="any", values=np.eye(3))
     figure = draw(Picture(title="of all", rows=((panel,), (panel, panel)), headings=("one", "two")))
     figure.draw_without_rendering()
@@ -40,9 +40,6 @@ def test_rows_stand_under_their_headings_from_top_to_bottom():
     tops = [ax.get_window_extent().y1 for ax in figure.axes]
     assert heights["of all"] > heights["one"] > tops[0] > heights["two"] > tops[1]
     assert tops[1] == pytest.approx(tops[2], rel=1e-12)
-
-
-def test_points_over_names_stand_side_by_side_and_between_whole_numbers_is_no_tick():
     curves = tuple(Curve(label=label, x=[0, 1], y=[1, 1], points=True) for label in "abc")
     named = Chart(title="", x="", y="", curves=curves, names=("p", "q"))
     epochs = Chart(title="", x="epoch", y="", curves=(Curve(label="a", x=range(3), y=[1, 2, 3]),))

@@ -32,7 +32,7 @@ def found() -> studies.StudyResult:
 
 
 @pytest.mark.slow
-def test_attention_follows_the_covariance_and_the_gcn_its_links(found, check_shown):
+def test_attention_follows_the_covariance_softmax_less_closely_and_the_gcn_its_links(found, check_shown):
     tied = found["attention, keys = queries, layer 1"]
     assert tied.with_input > 0.99
     assert tied.held
@@ -47,10 +47,6 @@ def test_attention_follows_the_covariance_and_the_gcn_its_links(found, check_sho
     assert [found[f"convolution, layer {layer}"].near_partner for layer in (4, 9)] == [0, 0]
     assert found["ReLU GCN, layer 9"].near_partner > 0.4
     check_shown(found)
-
-
-@pytest.mark.slow
-def test_softmax_attention_follows_the_covariance_less_closely_than_dot_products_and_no_claim_hangs_on_it(found):
     soft = found[f"{SOFT_TIED}, layer 1"]
     assert 0.85 < soft.with_input < found["attention, keys = queries, layer 1"].with_input
     rows = [row for row in found if row.net.startswith("softmax")]
@@ -61,9 +57,8 @@ def test_softmax_attention_follows_the_covariance_less_closely_than_dot_products
     assert found["softmax attention, layer 2"].near_partner == pytest.approx(uniform, abs=0.02)
 
 
-def test_samples_have_the_covariance_that_they_are_said_to_have():
-    """32 channels of 150 samples: 4800 draws, so that a correlation is off by about 1 / sqrt(4800) = .014; five of
-    that."""
+def test_samples_have_their_covariance_and_the_graph_joins_every_pixel_to_the_one_opposite():
+    # 32 channels of 150 samples: 4800 draws, so that a correlation is off by about 1 / sqrt(4800) = .014; five of that.
     maps = samples(150, torch.Generator().manual_seed(3)).flatten(0, 1).flatten(1)
     measured = maps.T @ maps[:, INDEX] / len(maps)
     said = covariance()[INDEX]
@@ -72,6 +67,11 @@ def test_samples_have_the_covariance_that_they_are_said_to_have():
     assert said[INDEX] == pytest.approx(1.25, abs=1e-6)
     assert said[PARTNER[0] * SIDE + PARTNER[1]] == pytest.approx(1.0, abs=1e-6)
     assert np.linalg.eigvalsh(covariance()).min() > -1e-9
+    p = mixing()
+    assert p.sum(1) == pytest.approx(np.ones(SIDE**2))
+    assert p[INDEX, PARTNER[0] * SIDE + PARTNER[1]] == pytest.approx(1 / 6)
+    middle = SIDE**2 // 2
+    assert p[middle, middle] == pytest.approx(1 / 5)
 
 
 @pytest.mark.slow
@@ -94,11 +94,3 @@ def test_theorem_3_is_met_within_its_noise_with_weights_of_their_own_and_needs_t
     assert [row.signal_to_noise * (50 / row.samples) ** 0.5 for row in rows] == pytest.approx(ratios, rel=0.5)
     assert correlations._wanted(rows[0]) < 1000 < 1e5 < correlations._wanted(rows[1])
     assert all(row.signal_to_noise is None for row in found if row.name not in {each.name for each in rows})
-
-
-def test_the_graph_joins_every_pixel_to_the_one_opposite():
-    p = mixing()
-    assert p.sum(1) == pytest.approx(np.ones(SIDE**2))
-    assert p[INDEX, PARTNER[0] * SIDE + PARTNER[1]] == pytest.approx(1 / 6)
-    middle = SIDE**2 // 2
-    assert p[middle, middle] == pytest.approx(1 / 5)

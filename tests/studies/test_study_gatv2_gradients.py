@@ -35,8 +35,8 @@ def test_closed_forms_equal_autograd_and_the_printed_one_for_one_channel_and_sha
     check_shown(found)
 
 
-def test_nodes_are_compared_and_not_their_number():
-    """One dead node each, but not the same: the shares agree, and the row fails."""
+def test_nodes_are_compared_and_not_their_number_and_graphs_are_regular():
+    # One dead node each, but not the same: the shares agree, and the row fails.
     one, other = np.zeros((4, 2), dtype=bool), np.zeros((4, 2), dtype=bool)
     one[0, 0] = other[1, 0] = True
     graph = {"gradients": 0.0, "jacobian": 0.0, "printed": 0.0, "dead": one, "dead_autograd": other}
@@ -44,9 +44,6 @@ def test_nodes_are_compared_and_not_their_number():
     assert row.dead == row.dead_autograd == 1 / 8
     assert (row.differing, row.pairs, row.passed) == (4, 16, False)
     assert gatv2_gradients._row(2, 1, [graph | {"dead_autograd": one}] * 2).passed
-
-
-def test_graphs_are_regular_and_have_self_loops():
     graph = regular_graph(9, 4, torch.Generator().manual_seed(1))
     assert graph.sum(1).tolist() == [4.0] * 9
     assert graph.diagonal().tolist() == [1.0] * 9

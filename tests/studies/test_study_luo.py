@@ -32,7 +32,7 @@ def test_every_claim_holds_and_is_shown(name, results, check_shown):
 
 
 @pytest.mark.slow
-def test_uniform_stacks_have_the_sigma_of_the_binomial_and_random_ones_in_their_variance(results):
+def test_stacks_have_the_sigmas_of_the_theory_and_strides_and_dilations_add_their_variances(results):
     result = results["luo-gaussian"]
     sigma = math.sqrt(10 * 8 / 12)
     assert result["uniform, linear, 10"].sigma_px == pytest.approx(sigma, rel=1e-9)
@@ -42,36 +42,6 @@ def test_uniform_stacks_have_the_sigma_of_the_binomial_and_random_ones_in_their_
     assert row.abs_sigma_px == pytest.approx(rms_sigma(10), rel=0.06)
     assert row.gaussian_r2 > 0.97
     assert row.dead == 0
-
-
-def test_the_rms_image_of_20_layers_is_as_wide_as_the_theory_says():
-    assert theory.uniform_stack(20, 3).sigma_px == pytest.approx(3.651, abs=1e-3)
-    assert rms_sigma(20) == pytest.approx(5.06, abs=5e-3)
-    assert rms_sigma(2000) / theory.uniform_stack(2000, 3).sigma_px == pytest.approx(math.sqrt(2), rel=1e-3)
-
-
-def test_slopes_of_5_to_40_layers_are_those_of_the_theory():
-    depths = list(range(5, 41, 5))
-    for power, slopes in ((1.0, (0.481, -0.481)), (0.5, (0.536, -0.426))):
-        found = growth.slopes(depths, [growth.closed_form(n, power) for n in depths])
-        assert found == pytest.approx(slopes, abs=2e-3)
-    assert growth.slopes([4, 16], [2 * 9, 4 * 33]) == pytest.approx((math.log(4 * 33 / 18, 4), 0.5))
-
-
-@pytest.mark.slow
-def test_measured_slopes_are_within_003_of_the_closed_forms(results):
-    result = results["luo-growth"]
-    for row, tolerance in ((result["uniform, g"], 1e-12), (result["random, root of g²"], 0.03)):
-        expected = (row.theory_size, row.theory_ratio)
-        assert (row.slope_size, row.slope_ratio) == pytest.approx(expected, abs=tolerance)
-    assert result["uniform, g"].sizes_px == pytest.approx([growth.closed_form(n, 1) for n in (5, 20)])
-    # Where sizes go like the root of the depth and the fields like the depth, both slopes are a half.
-    difference = growth.slopes(row.layers, [2 * n + 1 for n in row.layers])[0]
-    assert row.slope_size - row.slope_ratio == pytest.approx(difference)
-
-
-@pytest.mark.slow
-def test_strides_and_dilations_add_their_variances(results):
     result = results["luo-subsample-dilation"]
     for change, trf, sigma, kurtosis in (
         ("baseline", 31, 3.162, -0.1),
@@ -83,6 +53,36 @@ def test_strides_and_dilations_add_their_variances(results):
         assert uniform.sigma_px == pytest.approx(sigma, abs=5e-4)
         assert kurtosis is None or uniform.kurtosis == pytest.approx(kurtosis, abs=5e-4)
         assert abs(random.sigma_px - uniform.sigma_px) < 4 * random.sigma_se_px < 0.3 * uniform.sigma_px
+
+
+def test_slopes_and_rms_images_are_those_of_the_theory():
+    depths = list(range(5, 41, 5))
+    for power, slopes in ((1.0, (0.481, -0.481)), (0.5, (0.536, -0.426))):
+        found = growth.slopes(depths, [growth.closed_form(n, power) for n in depths])
+        assert found == pytest.approx(slopes, abs=2e-3)
+    assert growth.slopes([4, 16], [2 * 9, 4 * 33]) == pytest.approx((math.log(4 * 33 / 18, 4), 0.5))
+    assert theory.uniform_stack(20, 3).sigma_px == pytest.approx(3.651, abs=1e-3)
+    assert rms_sigma(20) == pytest.approx(5.06, abs=5e-3)
+    assert rms_sigma(2000) / theory.uniform_stack(2000, 3).sigma_px == pytest.approx(math.sqrt(2), rel=1e-3)
+
+
+@pytest.mark.slow
+def test_slopes_are_within_003_of_closed_forms_and_relu_nets_of_one_channel_die(results):
+    result = results["luo-growth"]
+    for row, tolerance in ((result["uniform, g"], 1e-12), (result["random, root of g²"], 0.03)):
+        expected = (row.theory_size, row.theory_ratio)
+        assert (row.slope_size, row.slope_ratio) == pytest.approx(expected, abs=tolerance)
+    assert result["uniform, g"].sizes_px == pytest.approx([growth.closed_form(n, 1) for n in (5, 20)])
+    # Where sizes go like the root of the depth and the fields like the depth, both slopes are a half.
+    difference = growth.slopes(row.layers, [2 * n + 1 for n in row.layers])[0]
+    assert row.slope_size - row.slope_ratio == pytest.approx(difference)
+    result = results["luo-nonlinearity"]
+    assert result["relu, 1"].dead > 0
+    assert all(row.dead == 0 for row in result if row.name != "relu, 1")
+    assert result["relu, 1"].gaussian_r2 == min(row.gaussian_r2 for row in result)
+    for row in result:
+        if row.section == "8 channels":
+            assert row.abs_sigma_px == pytest.approx(rms_sigma(row.layers), rel=0.06)
 
 
 @pytest.mark.slow
@@ -111,17 +111,6 @@ def test_dropout_scales_the_square_and_nothing_else(results):
         assert abs(square.value - keep**-5) <= 4 * square.se
         assert square.se < 0.2 * square.value
         assert result[f"sigma of squares, keep {keep:g}"].value == pytest.approx(sigma, rel=0.06)
-
-
-@pytest.mark.slow
-def test_relu_nets_of_one_channel_die_and_those_of_eight_do_not(results):
-    result = results["luo-nonlinearity"]
-    assert result["relu, 1"].dead > 0
-    assert all(row.dead == 0 for row in result if row.name != "relu, 1")
-    assert result["relu, 1"].gaussian_r2 == min(row.gaussian_r2 for row in result)
-    for row in result:
-        if row.section == "8 channels":
-            assert row.abs_sigma_px == pytest.approx(rms_sigma(row.layers), rel=0.06)
 
 
 @pytest.mark.slow

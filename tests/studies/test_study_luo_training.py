@@ -56,11 +56,26 @@ def test_setting_the_statistics_widens_an_untrained_net_and_a_second_run_takes_t
         raise AssertionError("it was trained again")
 
     monkeypatch.setattr("erfscope.apps.lab.studies.training._descend", untrained)
+    assert [path.name for path in kept.iterdir()] == ["luo-training-smoke-seed-0"]
     again = studies.run("luo-training", effort="smoke", cache=kept)
     assert [row.numbers for row in again] == [row.numbers for row in result]
 
 
-def test_a_kept_net_that_is_not_finite_is_named(tmp_path):
+def test_kept_nets_are_finite_and_a_training_that_diverges_is_told_and_not_kept(tmp_path):
+    net = torch.nn.Linear(1, 1)
+
+    def losses(number: int) -> list[torch.Tensor]:
+        if number == 1:
+            net.bias.data.fill_(torch.inf)
+        return []
+
+    optimizer = torch.optim.SGD(net.parameters())
+    words = "the training of any left weights that are not finite after epoch 2"
+    with pytest.raises(erfscope.MeasurementError, match=words):
+        train(StudyOptions(cache=tmp_path), "any", net, optimizer, 3, losses)
+    (file,) = tmp_path.iterdir()
+    assert len(torch.load(file, weights_only=True)["history"]) == 1
+
     def fitted() -> None:
         net = torch.nn.Linear(1, 1)
         train(StudyOptions(cache=tmp_path), "any", net, torch.optim.SGD(net.parameters()), 1, lambda _: ())
@@ -75,22 +90,6 @@ def test_a_kept_net_that_is_not_finite_is_named(tmp_path):
     file.write_bytes(b"no net")
     with pytest.raises(ErfscopeError, match=rf"{file.name} is damaged \(\w+\); remove it"):
         fitted()
-
-
-def test_a_training_that_diverges_is_told_and_not_kept(tmp_path):
-    net = torch.nn.Linear(1, 1)
-
-    def losses(number: int) -> list[torch.Tensor]:
-        if number == 1:
-            net.bias.data.fill_(torch.inf)
-        return []
-
-    optimizer = torch.optim.SGD(net.parameters())
-    words = "the training of any left weights that are not finite after epoch 2"
-    with pytest.raises(erfscope.MeasurementError, match=words):
-        train(StudyOptions(cache=tmp_path), "any", net, optimizer, 3, losses)
-    (file,) = tmp_path.iterdir()
-    assert len(torch.load(file, weights_only=True)["history"]) == 1
 
 
 def test_it_computes_on_one_thread_and_gives_the_others_back_where_it_breaks(monkeypatch):
@@ -116,16 +115,13 @@ def test_the_nets_have_the_theoretical_fields_of_the_papers_depth():
     assert trf.offset_px == (0, 0)
 
 
-def test_classes_count_alike_and_void_not_at_all_and_accuracy_is_the_mean_over_classes():
+def test_classes_count_alike_accuracy_is_their_mean_and_shapes_have_their_areas():
     weight = lessons.balance(torch.tensor([0, 0, 0, 1, VOID]), 3)
     assert weight.tolist() == pytest.approx([1 / 3, 1, 1])
     scores = torch.zeros(1, 2, 2, 2)
     assert lessons.targets_of(scores, torch.arange(16).view(1, 4, 4)).tolist() == [[[0, 2], [8, 10]]]
     scores, classes = torch.tensor([[1.0, 0]] * 4), torch.tensor([0, 0, 0, 1])
     assert training._accuracy(torch.nn.Identity(), scores, classes, classes=2) == 0.5
-
-
-def test_rendered_shapes_have_the_areas_of_their_formulas():
     generator = np.random.default_rng(0)
     disk, ring, triangle = np.pi * 0.8, np.pi * (0.9**2 - 0.5**2), 3 * np.sqrt(3) / 4
     cross = 4 * 0.28 * 1.9 - 4 * 0.28**2

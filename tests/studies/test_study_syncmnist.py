@@ -61,7 +61,7 @@ def test_the_first_two_digits_are_in_step_within_the_distance():
             assert not (paths[2] - paths[0] == (paths[2] - paths[0])[0]).all()
 
 
-def test_videos_show_their_digits_in_every_frame():
+def test_videos_show_their_digits_in_every_frame_which_move_alike_for_one_pattern():
     two = Scale(frames=3, side=64, zoom=1, digits=2, symbols=2)
     videos, _ = moving_digits(5, 30, two, np.random.default_rng(0), same=True)
     assert videos.shape == (5, 1, 3, 64, 64)
@@ -72,9 +72,6 @@ def test_videos_show_their_digits_in_every_frame():
     assert len({glyph(digit, 2).tobytes() for digit in range(10)}) == len(GLYPHS) == 10
     assert glyph(8, 2).shape == (14, 14)
     assert Scale(frames=3, side=64, zoom=1, digits=1, symbols=10).classes == 46
-
-
-def test_the_same_pattern_moves_alike_in_all_videos():
     videos, classes = moving_digits(6, 60, Scale(), np.random.default_rng(0), same=True)
     assert (classes < 45).all()
     # A digit is 10 of 14 columns and all 14 rows; centres of mass move alike up to their shapes.

@@ -49,7 +49,7 @@ def run(name: str, seed: int = 0) -> CaseOutcome:
 
 
 @pytest.mark.slow
-def test_every_claim_holds(quick):
+def test_every_claim_holds_and_is_shown_whole_and_found_by_name(quick, check_shown):
     assert [row.name for row in quick if not row.passed] == []
     assert (quick.passed, quick.conclusion) == (True, "3 of 3 claims reproduced.")
     for row in quick:
@@ -60,6 +60,11 @@ def test_every_claim_holds(quick):
             assert row.samples >= 100
         else:
             assert row.error <= row.limit <= 0.05
+    assert quick["gin"].source.startswith("Xu et al.")
+    with pytest.raises(ErfscopeError, match=r"unknown row 'gins' in the study theorems.*did you mean 'gin'"):
+        quick["gins"]
+    for width in (80, 120):
+        check_shown(quick, width)
 
 
 def test_every_closed_form_of_the_theory_is_checked():
@@ -123,7 +128,7 @@ def test_the_numbers_of_a_case_depend_on_the_seed_and_its_name_alone_and_cases_t
         assert run(name, seed=1).passed, name
 
 
-def test_an_outcome_passes_within_its_limit_only():
+def test_an_outcome_passes_within_its_limit_only_by_the_entry_that_is_furthest_off():
     for right in (CaseOutcome(error=LIMIT), CaseOutcome(z=-3.9)):
         assert right.passed
     nan = CaseOutcome(error=math.nan), CaseOutcome(z=math.nan)
@@ -132,9 +137,6 @@ def test_an_outcome_passes_within_its_limit_only():
     assert worst(CaseOutcome(error=1e-3, limit=1), CaseOutcome(error=1e-5)).error == 1e-5
     assert worst(CaseOutcome(z=1), CaseOutcome(z=-2), CaseOutcome(z=1.5)).z == -2
     assert worst(CaseOutcome(z=1), CaseOutcome(z=math.nan)).passed is False
-
-
-def test_an_expectation_is_told_by_the_entry_that_is_furthest_off():
     told = {"convention": "signed", "outputs": (0,), "n_outputs": 1}
     measured = Influence(values=[[1.0, 2, 3]], se=[[0.1, 0.5, 0]], n_samples=40, **told)
     outcome = expects(measured, [[1.05, 3, 3]], each=16)
@@ -151,15 +153,6 @@ def test_samples_side_by_side_have_the_mean_influence_of_those_one_by_one():
     together = influence(*grouped(fn, x, 3), "signed")
     np.testing.assert_allclose(together.values, influence(fn, x, "signed").values, rtol=1e-12, atol=1e-14)
     assert together.n_samples == 2
-
-
-@pytest.mark.slow
-def test_a_row_is_found_by_its_name_and_all_are_shown_whole(quick, check_shown):
-    assert quick["gin"].source.startswith("Xu et al.")
-    with pytest.raises(ErfscopeError, match=r"unknown row 'gins' in the study theorems.*did you mean 'gin'"):
-        quick["gins"]
-    for width in (80, 120):
-        check_shown(quick, width)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +211,10 @@ def told(command):
 
 
 @pytest.mark.slow
-def test_a_claim_that_failed_is_exit_code_1_in_every_format(short, told):
+def test_a_claim_that_failed_is_exit_code_1_and_data_that_are_not_taken_code_2(tmp_path, told, short):
+    status, out, err = told("theorems", "--data", str(tmp_path))
+    assert (status, out) == (2, "")
+    assert "the study theorems makes its own data and takes none" in err
     assert told("theorems")[0] == 0
     short()
     for format_ in ("rich", "json", "csv"):
@@ -259,12 +255,6 @@ def test_the_list_runs_nothing_and_loads_no_torch(told):
     code += "except SystemExit: print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "False"
-
-
-def test_data_for_a_study_that_takes_none_are_refused_before_anything_is_computed(tmp_path, told):
-    status, out, err = told("theorems", "--data", str(tmp_path))
-    assert (status, out) == (2, "")
-    assert "the study theorems makes its own data and takes none" in err
 
 
 def test_csv_has_one_number_in_a_cell():

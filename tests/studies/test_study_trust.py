@@ -60,7 +60,7 @@ def test_shares_are_found_infidelity_sees_no_factor_and_other_weights_leave_less
     check_shown(replace(found, columns=EVERY), 100)
 
 
-def test_a_ratio_that_is_off_and_a_share_that_is_missed_fail():
+def test_a_ratio_that_is_off_or_a_share_that_is_missed_fails_and_ranks_correlate():
     expected = 1 / 0.8**2
     for passes, share, ratio, more in (
         (True, 0.2, expected, {"disagrees": True}),
@@ -74,6 +74,11 @@ def test_a_ratio_that_is_off_and_a_share_that_is_missed_fail():
         assert row(share, ratio, **more).passed is passes
     assert trust._mean_of([(1.0, 0.3), (2.0, 0.4)]) == pytest.approx((1.5, 0.25))
     assert trust._over_images([np.array([1.0, 3.0]), np.array([5.0])]) == pytest.approx((3.0, 2 / 3**0.5))
+    one = np.array([[1.0, 2.0], [3.0, 94.0]])
+    assert _stage("", one, 7 * one).overlap == pytest.approx(1)
+    turned = _stage("", one, np.array([[3.0, 2.0], [1.0, 94.0]]))
+    assert turned.correlation == pytest.approx(0.2)
+    assert turned.overlap == pytest.approx(0.98)
 
 
 def test_a_detached_share_leaves_values_bit_equal_and_takes_its_part_of_the_gradient():
@@ -125,24 +130,12 @@ def test_a_cascade_gives_the_parts_the_other_weights_from_the_output_down():
     assert torch.equal(one.module[0].weight, other.module[0].weight)
 
 
-def test_correlation_goes_by_ranks_and_overlap_by_shares():
-    one = np.array([[1.0, 2.0], [3.0, 94.0]])
-    assert _stage("", one, 7 * one).overlap == pytest.approx(1)
-    turned = _stage("", one, np.array([[3.0, 2.0], [1.0, 94.0]]))
-    assert turned.correlation == pytest.approx(0.2)
-    assert turned.overlap == pytest.approx(0.98)
-
-
 @pytest.mark.slow
-def test_every_weight_of_the_measured_layers_is_in_one_part():
+def test_weights_are_taken_by_name_and_each_is_in_one_part(tmp_path):
     for net in NETS:
         for key in built(net.name, 0).module.state_dict():
             parts = [part for part, starts in net.parts if key.startswith(starts)]
             assert len(parts) == (0 if key.startswith(("fc.", "head.", "norm.")) else 1), key
-
-
-@pytest.mark.slow
-def test_weights_are_taken_from_a_folder_and_asked_for_by_name(tmp_path):
     with pytest.raises(ErfscopeError, match=r"no weights of test_vit: neither test_vit.safetensors nor test_vit.pth"):
         built("test_vit", 0, tmp_path)
     drawn = built("test_vit", 7).module.state_dict()

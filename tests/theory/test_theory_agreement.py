@@ -13,8 +13,8 @@ def jacobian():
     return np.random.default_rng(1).standard_normal((3, 2, 4, 5))
 
 
-def test_conventions_are_those_of_blocks(jacobian):
-    """Entry by entry, from numpy's own norms."""
+def test_conventions_are_those_of_blocks_and_the_energy_is_the_mean_over_random_seeds(jacobian):
+    # Entry by entry, from numpy's own norms.
     for p in range(3):
         for i in range(4):
             block = jacobian[p, :, i]
@@ -28,10 +28,7 @@ def test_conventions_are_those_of_blocks(jacobian):
             for name, value in expected.items():
                 assert theory.influence_of(jacobian, name)[p, i] == pytest.approx(value, rel=1e-13)
     assert set(theory.INFLUENCES) == set(expected)
-
-
-def test_the_energy_is_the_mean_over_random_seeds(jacobian):
-    """E over signs v of |v^T J|^2 is the squared Frobenius norm."""
+    # E over signs v of |v^T J|^2 is the squared Frobenius norm.
     every = [
         np.square(np.einsum("r,pris->pis", np.array(v), jacobian)).sum(2) for v in ((1, 1), (1, -1), (-1, 1), (-1, -1))
     ]
@@ -54,7 +51,7 @@ def test_unknown_conventions_and_shapes_are_named(jacobian):
             call()
 
 
-def test_a_comparison_finds_the_worst_entry():
+def test_a_comparison_finds_the_worst_entry_and_nothing_that_is_not_finite_agrees():
     closed = np.array([[4.0, 0.0], [1.0, -8.0]])
     measured = closed + np.array([[1e-3, 0], [-4e-3, 2e-3]])
     agreement = theory.agreement(measured, closed)
@@ -66,9 +63,6 @@ def test_a_comparison_finds_the_worst_entry():
     assert theory.agreement(closed, closed).max_absolute == 0
     agreement = theory.agreement([[0.0, 3e-4]], [[0.0, 0.0]])
     assert agreement.max_relative == agreement.max_absolute == 3e-4  # against zero the error is absolute
-
-
-def test_nothing_that_is_not_finite_agrees():
     nan, inf = np.nan, np.inf
     for measured, closed in (([nan, 1], [0, 1]), ([0, 1], [nan, 1]), ([inf, 1], [inf, 1]), ([1, 1], [1, inf])):
         agreement = theory.agreement([measured], [closed])

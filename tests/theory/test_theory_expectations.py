@@ -34,9 +34,6 @@ def signs(count):
     return itertools.product((-1.0, 1.0), repeat=count)
 
 
-# --- D2
-
-
 def test_random_weights_of_a_linear_gcn_by_going_through_all_signs(mixing):
     """Variance of the signed influence: with the square of A^L (E0-06), times all widths."""
     widths, sigma = (1, 2, 3, 1), 0.7
@@ -55,9 +52,6 @@ def test_squares_of_entries_of_a_product_of_random_matrices_are_correlated(rng):
     """E0-08: the entries themselves are not; Cov((AB)_11^2, (AB)_12^2) = 2n."""
     left, right = rng.standard_normal((100_000, 1, 4)), rng.standard_normal((100_000, 4, 2))
     assert np.cov(np.square(left @ right)[:, 0].T)[0, 1] == pytest.approx(2 * 4, rel=0.1)
-
-
-# --- D4
 
 
 @pytest.mark.parametrize("weights", [(0.8, -1.1), (-0.9, 0.7, 1.2, -1.0), (0.5, 1.5, -0.4), (1.0, -0.2, 0.7), (0.6,)])
@@ -116,29 +110,21 @@ def test_gates_that_always_agree_halve_the_square(mixing):
     assert np.isfinite(theory.relu_gcn_random_weights(deaf, np.ones((5, 5))).variance).all()
 
 
-# --- E6
-
-
-def test_mean_of_attention_over_all_signs(rng):
-    """The signed influence is quadratic in X, so any distribution with these second moments gives the mean exactly."""
+def test_mean_of_attention_over_all_signs_and_one_channel_follows_the_covariance(rng, covariance):
+    # The signed influence is quadratic in X, so any distribution with these second moments gives the mean exactly.
     root, weights = rng.standard_normal((4, 4)), [rng.standard_normal((2, d)) for d in (3, 3, 5)]
     maps = []
     for values in signs(8):
         x = root @ np.array(values).reshape(4, 2)
         maps.append(theory.influence_of(theory.dot_attention(x, *weights, scale=0.25), "signed"))
     agree(theory.dot_attention_mean(root @ root.T, *weights, scale=0.25), np.mean(maps, 0))
-
-
-def test_one_channel_follows_the_covariance(covariance):
-    """Eq. 16: 2 w C_pi off the diagonal, 2 w V_p + w sum V_j on it; (n + 2) w V for equal variances."""
+    # Eq. 16: 2 w C_pi off the diagonal, 2 w V_p + w sum V_j on it; (n + 2) w V for equal variances.
     w = 0.7 * -1.3 * 0.5
     closed = theory.dot_attention_mean(covariance, [[0.7]], [[-1.3]], [[0.5]])
     agree(closed, 2 * w * covariance + w * np.trace(covariance) * np.eye(5))
     flat = theory.dot_attention_mean(2 * np.eye(5), [[0.7]], [[-1.3]], [[0.5]])
     agree(np.diag(flat), np.full(5, (5 + 2) * w * 2))
 
-
-# --- E7
 
 PRINTED = np.array([[1.0, 0.6, 0.3], [0.6, 1.0, 0.2], [0.3, 0.2, 1.0]])
 

@@ -31,7 +31,7 @@ from erfscope.show.view.page import breakable, formula, with_formulas
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
-OPTIONS = {"weights": "random", "samples": 4, "input_size": 64}
+OPTIONS = {"weights": "random", "samples": 2, "input_size": 64}
 #: What a name may hold to break out of a page, its script, its style, a template, a terminal or a reading direction.
 HOSTILE = (
     "</style></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'`{{ 7*7 }}{% x"
@@ -141,6 +141,10 @@ def decoded(uri: str) -> Image.Image:
 
 @pytest.mark.slow
 def test_every_number_is_the_one_of_the_json_rounded_and_none_is_left_out(report, page):
+    assert_rounded("62.5", 62.5349)
+    for wrong, number in (("62.6", 62.5349), ("56 %", 0.5683)):
+        with pytest.raises(AssertionError):
+            assert_rounded(wrong, number)
     document = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert len(page.numbers) > 300
     for pointer, full, text in page.numbers:
@@ -163,7 +167,7 @@ def test_every_number_is_the_one_of_the_json_rounded_and_none_is_left_out(report
 
 
 @pytest.mark.slow
-def test_two_layers_of_a_model_have_a_section_on_their_growth_and_one_has_none():
+def test_growth_over_layers_and_sizes_of_every_unit_have_sections_where_they_were_measured():
     stages = stored.stages()
     text = html(stages)
     section = Page(text.partition('<section aria-labelledby="depth">')[2].partition("</section>")[0])
@@ -173,13 +177,11 @@ def test_two_layers_of_a_model_have_a_section_on_their_growth_and_one_has_none()
     many = [replace(row, label=str(n), id=f"{n}-{row.layer}") for n in range(13) for row in stages.results[:2]]
     for results, is_there in ((stages.results[:1], False), (many[:-2], True), (many, False)):
         assert ("Field by depth" in html(replace(stages, results=tuple(results)))) is is_there
-
-
-def test_a_page_whose_numbers_are_wrong_is_noticed():
-    assert_rounded("62.5", 62.5349)
-    for wrong, number in (("62.6", 62.5349), ("56 %", 0.5683)):
-        with pytest.raises(AssertionError):
-            assert_rounded(wrong, number)
+    every = erfscope.analyze("test_resnet", **{**OPTIONS, "samples": 1, "unit": "all", "measures": "r50"})
+    page = html(Report(results=(every, replace(every, id="alone", positions=None))))
+    picture = r'<figure class="positions">\s*<img src="(data:[^"]+)" alt="r50 and context_r50 of every unit'
+    (uri,) = re.findall(picture, page)
+    assert decoded(uri).width == 1370
 
 
 @pytest.mark.slow
@@ -221,7 +223,7 @@ def test_formulas_are_set_outside_titles_and_names_are_not(page):
 
 
 @pytest.mark.slow
-def test_random_weights_are_said_in_front(report, page):
+def test_random_weights_are_said_in_front_results_of_one_name_told_apart_and_cells_sorted_by_image_pixels(report, page):
     (shout,) = page.all("p", class_="shout")
     assert "RANDOM WEIGHTS (random, seed 0)" in shout[1]
     weights = replace(report[0].weights, fallback=True, reason="the hub is unreachable")
@@ -230,10 +232,21 @@ def test_random_weights_are_said_in_front(report, page):
     assert texts[0].startswith("Res: RANDOM WEIGHTS (the hub is unreachable)")
     trained = replace(weights, source="pretrained", fallback=False, reason=None)
     assert not Page(html(Report(results=(replace(report[0], weights=trained),)))).all("p", class_="shout")
+    results = tuple(replace(report[0], label="test_resnet", id=layer, layer=layer) for layer in ("layer2", "layer3"))
+    page = Page(html(Report(results=results)))
+    assert [text for _, text in page.all("h3")] == ["test_resnet · layer2", "test_resnet · layer3"]
+    assert "How far test_resnet looks" in page.all("h1")[0][1]
+    shown, cells = f"{report['Inner']['r50'].value:.0f}", page.all("td", class_="num")
+    cell = next(a for a, text in cells if shown in text and text.endswith("cells"))
+    assert float(cell["data-sort"]) == pytest.approx(4 * report["Inner"]["r50"].value)
+    (head,) = [text for _, text in page.all("th", scope="col") if text.startswith("r50")]
+    assert head == "r50"
+    alone = Page(html(Report(results=(report["Inner"], report["Inner"]))))
+    assert [text for _, text in alone.all("th", scope="col") if text.startswith("r50")] == ["r50 cells"]
 
 
 @pytest.mark.slow
-def test_rings_and_field_lie_where_the_numbers_say(report, page):
+def test_rings_fields_and_sizes_lie_where_the_numbers_say_and_maps_stand_side_by_side(report, page):
     for name in ("r50", "r90"):
         drawn = {float(a["r"]) for a, _ in page.all("circle", class_=name) if "vector-effect" in a}
         assert drawn == {r[name].value for r in report if r.map is not None}
@@ -243,10 +256,6 @@ def test_rings_and_field_lie_where_the_numbers_say(report, page):
         assert sides in {tuple(map(float, trf.size_px)) for trf in fields}
     boxes = {a["viewbox"] for a, _ in page.all("svg", class_="map")}
     assert boxes == {"-0.5 -0.5 64 64", "-0.5 -0.5 16 16"}
-
-
-@pytest.mark.slow
-def test_the_comparison_of_sizes_is_drawn_in_proportion(report, page):
     ticks = [(float(a["x"].rstrip("%")), float(text)) for a, text in page.all("text") if a.get("x", "").endswith("%")]
     end = ticks[-1][1]
     assert ticks[-1][0] == 100
@@ -258,6 +267,17 @@ def test_the_comparison_of_sizes_is_drawn_in_proportion(report, page):
     errors = [(float(a["x1"].rstrip("%")), float(a["x2"].rstrip("%"))) for a, _ in page.all("line", class_="error")]
     r50 = report[0]["r50"]
     assert errors[0] == pytest.approx((100 * (r50.value - r50.se) / end, 100 * (r50.value + r50.se) / end), abs=6e-4)
+    shown = [index for index, result in enumerate(report) if result.map is not None]
+    assert [a["href"] for a, _ in page.all("a", class_="multiple")] == [f"#result-{index}" for index in shown]
+    assert [a["href"] for a, _ in page.all("use")] == [f"#map-{index}" for index in shown]
+    assert {a["id"] for a, _ in page.all("g") if "id" in a} == {f"map-{index}" for index in shown}
+    text = html(report)
+    places = [text.index(f'id="{name}"') for name in ("side-by-side", "glance", "numbers", "maps")]
+    assert places == sorted(places)
+    assert text.count('<details class="fold">') == len(report)
+    alone = html(Report(results=(report[0],)))
+    assert "side-by-side" not in alone
+    assert '<details class="fold">' not in alone
 
 
 @pytest.mark.slow
@@ -291,12 +311,27 @@ def test_every_map_is_there_on_every_scale_and_says_which(report, page):
         html(report, scale="cubic")
 
 
-def test_maps_and_their_ramp_have_the_colour_map_that_is_asked_for():
+def test_maps_have_the_colours_that_are_asked_for_one_to_three_axes_and_the_field_that_is_seen():
     page = html(Report(results=(made_up("grey", (64, 64)),)), cmap="gray")
     uris = re.findall(r"(?<!src=\")data:image/png;base64,[A-Za-z0-9+/=]+", page)
     colours = [np.asarray(decoded(uri).convert("RGB"), dtype=int) for uri in uris]
     assert len(colours) > 1
     assert all((each == each[..., :1]).all() for each in colours)
+    line = made_up("line", (50,))
+    line = replace(line, measures={"r50": MeasureValue(value=5.0, kind="radius")})
+    film = replace(made_up("film", (3, 20, 30)), frame_mass=(0.2, 0.3, 0.5))
+    page = Page(html(Report(results=(line, film))))
+    assert {a["viewbox"] for a, _ in page.all("svg", class_="map")} == {"-0.5 -0.5 50 6", "-0.5 -0.5 30 20"}
+    assert {float(a["x1"]) for a, _ in page.all("line", class_="r50") if "vector-effect" in a} == {19.5, 29.5}
+    assert ("/results/1/frame_mass/2", "0.5", "50.0 %") in page.numbers
+    result = made_up("field", (40, 40))
+
+    def drawn(first: int, last: int) -> int:
+        trf = stored.box_field(((first, last),) * 2, (40, 40), center_px=(20.0, 20.0))
+        shown = replace(result, map=replace(result.map, trf=trf), trf=trf)
+        return len(Page(html(Report(results=(shown,)))).all("rect", class_="field"))
+
+    assert [drawn(10, 29), drawn(10, 45), drawn(-5, 45)] == [4, 4, 0]
 
 
 @pytest.mark.parametrize("scale", ["share", "linear"])
@@ -315,21 +350,6 @@ def test_the_image_is_seen_where_the_map_is_weak_and_covered_where_it_is_strong(
     colour = 255 * np.array(colour_map(signed=False)(strength)[:3])
     expected = 50 * (1 - COVER * strength) + colour * COVER * strength
     np.testing.assert_allclose(pixels[:, :24].mean((0, 1)), expected, atol=6)
-
-
-@pytest.mark.slow
-def test_a_comparison_begins_with_its_maps_side_by_side(report, page):
-    shown = [index for index, result in enumerate(report) if result.map is not None]
-    assert [a["href"] for a, _ in page.all("a", class_="multiple")] == [f"#result-{index}" for index in shown]
-    assert [a["href"] for a, _ in page.all("use")] == [f"#map-{index}" for index in shown]
-    assert {a["id"] for a, _ in page.all("g") if "id" in a} == {f"map-{index}" for index in shown}
-    text = html(report)
-    places = [text.index(f'id="{name}"') for name in ("side-by-side", "glance", "numbers", "maps")]
-    assert places == sorted(places)
-    assert text.count('<details class="fold">') == len(report)
-    alone = html(Report(results=(report[0],)))
-    assert "side-by-side" not in alone
-    assert '<details class="fold">' not in alone
 
 
 @pytest.mark.slow
@@ -369,46 +389,6 @@ def test_pages_stay_small_whatever_the_maps():
     for count, limit in ((12, 5e6), (60, 10e6)):
         assert len(html(Report(results=tuple(noise[:count])))) < limit
     assert PIXELS[0] == (4, 320)
-
-
-def test_maps_of_one_axis_and_of_films_are_shown():
-    line = made_up("line", (50,))
-    line = replace(line, measures={"r50": MeasureValue(value=5.0, kind="radius")})
-    film = replace(made_up("film", (3, 20, 30)), frame_mass=(0.2, 0.3, 0.5))
-    page = Page(html(Report(results=(line, film))))
-    assert {a["viewbox"] for a, _ in page.all("svg", class_="map")} == {"-0.5 -0.5 50 6", "-0.5 -0.5 30 20"}
-    assert {float(a["x1"]) for a, _ in page.all("line", class_="r50") if "vector-effect" in a} == {19.5, 29.5}
-    assert ("/results/1/frame_mass/2", "0.5", "50.0 %") in page.numbers
-
-
-def test_a_field_that_is_seen_is_drawn_and_one_that_surrounds_everything_is_not():
-    result = made_up("field", (40, 40))
-
-    def drawn(first: int, last: int) -> int:
-        trf = stored.box_field(((first, last),) * 2, (40, 40), center_px=(20.0, 20.0))
-        shown = replace(result, map=replace(result.map, trf=trf), trf=trf)
-        return len(Page(html(Report(results=(shown,)))).all("rect", class_="field"))
-
-    assert [drawn(10, 29), drawn(10, 45), drawn(-5, 45)] == [4, 4, 0]
-
-
-@pytest.mark.slow
-def test_results_of_one_name_are_told_apart(report):
-    results = tuple(replace(report[0], label="test_resnet", id=layer, layer=layer) for layer in ("layer2", "layer3"))
-    page = Page(html(Report(results=results)))
-    assert [text for _, text in page.all("h3")] == ["test_resnet · layer2", "test_resnet · layer3"]
-    assert "How far test_resnet looks" in page.all("h1")[0][1]
-
-
-@pytest.mark.slow
-def test_a_column_of_pixels_and_cells_says_which_and_sorts_by_image_pixels(report, page):
-    shown, cells = f"{report['Inner']['r50'].value:.0f}", page.all("td", class_="num")
-    cell = next(a for a, text in cells if shown in text and text.endswith("cells"))
-    assert float(cell["data-sort"]) == pytest.approx(4 * report["Inner"]["r50"].value)
-    (head,) = [text for _, text in page.all("th", scope="col") if text.startswith("r50")]
-    assert head == "r50"
-    alone = Page(html(Report(results=(report["Inner"], report["Inner"]))))
-    assert [text for _, text in alone.all("th", scope="col") if text.startswith("r50")] == ["r50 cells"]
 
 
 @pytest.mark.slow
@@ -465,12 +445,3 @@ def test_jinja_has_one_door():
     imports = re.compile(r"^\s*(from|import) jinja2", re.M)
     users = [path.relative_to(core).as_posix() for path in core.rglob("*.py") if imports.search(path.read_text())]
     assert users == ["show/view/page.py"]
-
-
-@pytest.mark.slow
-def test_the_sizes_of_every_unit_are_on_the_page_where_they_were_measured():
-    every = erfscope.analyze("test_resnet", **{**OPTIONS, "samples": 1, "unit": "all", "measures": "r50"})
-    page = html(Report(results=(every, replace(every, id="alone", positions=None))))
-    picture = r'<figure class="positions">\s*<img src="(data:[^"]+)" alt="r50 and context_r50 of every unit'
-    (uri,) = re.findall(picture, page)
-    assert decoded(uri).width == 1370

@@ -133,7 +133,7 @@ def captions(browser: Chrome) -> list[str]:
     return [each.text for each in browser.find_elements(By.CSS_SELECTOR, "figcaption:has(.colours)")]
 
 
-def test_the_page_renders_in_silence_and_asks_for_nothing(browser, address):
+def test_the_page_renders_in_silence_and_details_are_folded_until_they_are_asked_for(browser, address):
     opened(browser, address)
     assert browser.get_log("browser") == []
     assert requests(browser) == {address}
@@ -143,6 +143,15 @@ def test_the_page_renders_in_silence_and_asks_for_nothing(browser, address):
         i for i in browser.find_elements(By.CSS_SELECTOR, "svg.map") if i.size["width"] < 100 or i.size["height"] < 100
     ]
     assert broken == []
+    opened(browser, address)
+    assert unfolded(browser) == []
+    browser.find_element(By.CSS_SELECTOR, '.multiple[href="#result-2"]').click()
+    # The browser tells the page of a new fragment some time after the click.
+    WebDriverWait(browser, 20).until(unfolded)
+    assert unfolded(browser) == [2]
+    opened(browser, "about:blank")
+    opened(browser, f"{address}#result-3")
+    assert unfolded(browser) == [3]
 
 
 def test_the_script_is_the_one_that_the_policy_names(browser, report, tmp_path):
@@ -229,18 +238,6 @@ def pixels(element) -> np.ndarray:
     """What is seen of an element, averaged over 12 x 12 cells."""
     seen = Image.open(io.BytesIO(element.screenshot_as_png)).convert("RGB").resize((12, 12), Image.Resampling.BOX)
     return np.asarray(seen, dtype=float)
-
-
-def test_details_are_folded_until_they_are_asked_for(browser, address):
-    opened(browser, address)
-    assert unfolded(browser) == []
-    browser.find_element(By.CSS_SELECTOR, '.multiple[href="#result-2"]').click()
-    # The browser tells the page of a new fragment some time after the click.
-    WebDriverWait(browser, 20).until(unfolded)
-    assert unfolded(browser) == [2]
-    opened(browser, "about:blank")
-    opened(browser, f"{address}#result-3")
-    assert unfolded(browser) == [3]
 
 
 def test_a_narrow_window_scrolls_the_table_and_not_the_page(browser, address):

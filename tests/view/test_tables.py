@@ -1,9 +1,5 @@
-r"""Tables for a paper: what all rows share stands in the caption, LaTeX can be compiled, and no name breaks either
-format.
-
-There is no TeX here. The checker below reads LaTeX as TeX's tokenizer does as far as this needs: braces and mathematics
-are balanced, every row has as many cells as the table has columns, every special character is escaped, and every
-command is one that LaTeX or booktabs has."""
+"""Tables for a paper: what all rows share stands in the caption, and no name breaks a format. tests/figures compiles
+the same tables with a real LaTeX."""
 
 from __future__ import annotations
 
@@ -24,61 +20,8 @@ from erfscope.show.view.sentences import quiet_line
 from erfscope.show.view.table import escaped
 from erfscope.show.view.tables import latex_figure, symbol
 
-COMMANDS = {
-    *re.findall(
-        r"\w+",
-        "begin end centering caption label toprule midrule bottomrule multicolumn par smallskip footnotesize pm leq"
-        " times to mu sigma circ mathrm ldots textsuperscript textbackslash textasciitilde textasciicircum textbar"
-        " textless textgreater textperiodcentered small setlength tabcolsep allowbreak emergencystretch raggedright"
-        " belowcaptionskip hspace linewidth",
-    )
-}
 HOSTILE = ("50%_of {all} $ & #1 ~x^2 \\end{table}", "[red]*bold", "*starred", "<b>|</b>")
 HOSTILE += ("± – ≤ × µ → …", "a\\\\b", "x" * 90)
-
-
-def latex_faults(text: str) -> list[str]:
-    """What TeX would stumble over."""
-    faults, depth, math = [], 0, False
-    body = re.sub(r"(?m)^%.*\n", "", text)
-    for token in re.findall(r"\\[a-zA-Z]+|\\.|[{}$&#%_^~]|.", body, flags=re.DOTALL):
-        if re.fullmatch(r"\\[a-zA-Z]+", token):
-            faults += [] if token[1:] in COMMANDS else [f"unknown command {token}"]
-        elif token in "{}":
-            depth += 1 if token == "{" else -1
-            faults += ["a brace too many"] if depth < 0 else []
-        elif token == "$":
-            math = not math
-        elif token in "_^" and not math:
-            faults.append(f"{token} outside mathematics")
-        elif token in "#%" or (token == "~" and math):
-            faults.append(f"unescaped {token}")
-        elif not token.isascii() and not token.isalpha():
-            faults.append(f"no such character in a default font: {token}")
-        elif token == "\n" and math:
-            faults.append("mathematics across lines")
-    return [
-        *faults,
-        *(["braces left open"] if depth else []),
-        *(["mathematics left open"] if math else []),
-        *_row_faults(body),
-    ]
-
-
-def _row_faults(body: str) -> list[str]:
-    spec = re.search(r"\\begin\{tabular\}\{((?:[^{}]|\{[^{}]*\{\}[^{}]*\{\}[^{}]*\}|\{[^{}]*\})*)\}\n", body)
-    assert spec is not None
-    widths = re.sub(r"p\{0\.\d\d\\linewidth\}", "p", re.sub(r"@\{.*?\$\}", "", spec[1]))
-    columns = len(re.findall(r"[lrcp]", widths))
-    rows = re.findall(r"(?s)    (.*?) \\\\\n", body[body.index("\\toprule") : body.index("\\bottomrule")])
-    faults = []
-    for row in rows:
-        row = re.sub(r"^(\\toprule|\\midrule)\s*", "", row)
-        merged = len(re.findall(r"\\multicolumn\{2\}", row))
-        cells = len(re.findall(r"(?<!\\)&", row)) + 1 + merged
-        faults += [] if cells == columns else [f"{cells} cells in {columns} columns: {row}"]
-        faults += [f"a row that starts an argument: {row}"] if row[:1] in ("[", "*") else []
-    return [*faults, *([] if len(rows) > 1 else ["no rows"])]
 
 
 REPORTS = {name: getattr(made_up, name) for name in ("inner", "four", "stages", "host_and_block", "fallback")} | {
@@ -89,21 +32,12 @@ REPORTS = {name: getattr(made_up, name) for name in ("inner", "four", "stages", 
 }
 
 
-def test_the_checker_finds_what_tex_would():
-    rows = "    a & $1$ & $2$ \\\\\n    b & \\multicolumn{2}{c}{--} \\\\\n"
-    good = f"% x\n\\begin{{tabular}}{{lr@{{${{}}\\pm{{}}$}}l}}\n    \\toprule\n{rows}    \\bottomrule"
-    assert latex_faults(good) == []
-    broken = {"a &": "a_b &", "$1$": "$1", "--}": "--", "b &": "b"}
-    for old, new in [*broken.items(), *(("a &", new) for new in ("[a] &", "50# &", "\\nope a &"))]:
-        assert latex_faults(good.replace(old, new, 1)) != [], (old, new)
-
-
 @pytest.mark.parametrize("name", REPORTS)
-def test_latex_can_be_compiled_and_a_table_is_written_as_it_was(golden, name):
-    for measures in (None, list(MEASURES)):
-        assert latex_faults(REPORTS[name]().table(measures, format="latex")) == []
+def test_a_table_is_written_as_it_was(golden, name):
     for format_ in ("latex", "markdown"):
         golden(f"{name}-{format_}", REPORTS[name]().table(format=format_))
+    if name == "one":
+        golden("measures-latex", REPORTS[name]().table(list(MEASURES), format="latex"))
 
 
 def rows_of(report: Report, measures: list[str] | None = None) -> list[dict[str, str]]:
@@ -113,7 +47,7 @@ def rows_of(report: Report, measures: list[str] | None = None) -> list[dict[str,
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
-def test_what_all_rows_share_leaves_the_table_and_stands_in_the_caption_and_csv_has_it_all():
+def test_what_all_rows_share_stands_in_the_caption_which_explains_what_occurs_and_csv_has_it_all():
     heads = list(rows_of(made_up.four())[0])
     assert heads[:4] == ["model", "layer", "TRF (px)", "r50 (px)"]
     assert not {"weights", "input (px)", "unit", "convention", "status"} & set(heads)
@@ -125,6 +59,12 @@ def test_what_all_rows_share_leaves_the_table_and_stands_in_the_caption_and_csv_
     assert not {"unit", "stride (px)", "params (M)", "GMACs"} & set(heads)
     columns = made_up.stages().table(format="csv").splitlines()[0].split(",")
     assert {"unit", "stride_px", "parameters", "gmacs"} <= set(columns)
+    short = latex_of(made_up.report(made_up.result(), made_up.result("other")), ["far_mass"])
+    said = ("side of the theoretical receptive field", "holds half", "global operation")
+    assert [words in short for words in said] == [True, False, False]
+    inner = latex_of(made_up.four(), ["context_r50"])
+    assert "$r_{50}$: radius that holds half of the ERF; context $r_{50}$: r50 without the unit" in inner
+    assert "TRF: side of the theoretical receptive field; TRF all (n): the TRF covers the whole input" in inner
 
 
 def latex_of(report: Report, measures: list[str] | None = None) -> str:
@@ -151,16 +91,7 @@ def test_a_table_for_which_no_measures_are_named_has_four_columns_at_most():
     assert wide.endswith("\\end{table*}\n")
 
 
-def test_the_caption_explains_what_occurs_and_nothing_else():
-    short = latex_of(made_up.report(made_up.result(), made_up.result("other")), ["far_mass"])
-    said = ("side of the theoretical receptive field", "holds half", "global operation")
-    assert [words in short for words in said] == [True, False, False]
-    inner = latex_of(made_up.four(), ["context_r50"])
-    assert "$r_{50}$: radius that holds half of the ERF; context $r_{50}$: r50 without the unit" in inner
-    assert "TRF: side of the theoretical receptive field; TRF all (n): the TRF covers the whole input" in inner
-
-
-def test_what_differs_stays_a_column():
+def test_what_differs_stays_a_column_units_are_those_of_the_map_and_no_error_has_no_sign():
     first = made_up.result()
     sizes = [replace(first.input, size=(side, side)) for side in (224, 384)]
     for column, other, expected in (
@@ -169,6 +100,16 @@ def test_what_differs_stays_a_column():
         ("weights", made_up.result("other", weights=Weights(source="given")), ["pretrained", "as provided"]),
     ):
         assert [row[column] for row in rows_of(made_up.report(first, other))] == expected
+    assert "r50 (cells)" in rows_of(made_up.inner())[0]
+    assert "stride 4 cells; TRF 27 cells" in made_up.inner().table()
+    mixed = made_up.report(made_up.result(), *made_up.inner().results)
+    assert "r50" in rows_of(mixed)[0]
+    assert "in cells of the map" in mixed.table()
+    report = made_up.report(made_up.result(sizes={"r50": (62.0, None)}))
+    assert rows_of(report, ["r50"])[0]["r50 (px)"] == "62.0"
+    assert "±" not in report.table(["r50"])
+    assert "\\pm" not in latex_of(report, ["r50"])
+    assert "$62.0$" in latex_of(report, ["r50"])
 
 
 def test_a_degenerate_result_has_no_numbers_in_a_paper_and_notes_have_letters_beyond_the_alphabet():
@@ -180,22 +121,6 @@ def test_a_degenerate_result_has_no_numbers_in_a_paper_and_notes_have_letters_be
     notes = re.findall(r"(?m)^\((\w+)\) Input", report.table())
     assert notes[:2] + notes[25:28] == ["a", "b", "z", "aa", "ab"]
     assert len(set(notes)) == 30
-
-
-def test_sizes_with_respect_to_a_map_are_in_cells_and_mixed_ones_have_no_unit():
-    assert "r50 (cells)" in rows_of(made_up.inner())[0]
-    assert "stride 4 cells; TRF 27 cells" in made_up.inner().table()
-    mixed = made_up.report(made_up.result(), *made_up.inner().results)
-    assert "r50" in rows_of(mixed)[0]
-    assert "in cells of the map" in mixed.table()
-
-
-def test_no_error_means_no_sign_of_one():
-    report = made_up.report(made_up.result(sizes={"r50": (62.0, None)}))
-    assert rows_of(report, ["r50"])[0]["r50 (px)"] == "62.0"
-    assert "±" not in report.table(["r50"])
-    assert "\\pm" not in latex_of(report, ["r50"])
-    assert "$62.0$" in latex_of(report, ["r50"])
 
 
 def test_no_name_adds_a_cell_a_row_or_a_link_to_markdown():
@@ -210,20 +135,17 @@ def test_no_name_adds_a_cell_a_row_or_a_link_to_markdown():
     assert "| \\[x](javascript:1) " in report.table()
 
 
-def test_no_control_character_of_a_name_reaches_a_paper():
-    result = made_up.result("a\x1b]0;title\x07b\u202ec")
-    figure = latex_figure([result], "ERF", "a.pdf", words_on=(), has_maps=False, is_wide=False)
-    for text in (figure, *(made_up.report(result).table(format=kind) for kind in ("latex", "markdown"))):
-        assert "a?]0;title?b?c" in text.replace("\\", "")
-    assert printable(figure, keep="\n") == figure
-
-
-def test_every_special_character_is_escaped():
+def test_every_special_character_is_escaped_and_no_control_character_reaches_a_paper():
     assert escaped("a_b & 50% of #1 {x} $y$") == "a\\_b \\& 50\\% of \\#1 \\{x\\} \\$y\\$"
     assert escaped("\\~^") == "\\textbackslash{}\\textasciitilde{}\\textasciicircum{}"
     assert escaped("3 ± 1 – x") == "3 $\\pm$ 1 -- x"
     assert escaped("[x") == "{}[x"
     assert escaped("--wrt a---b -–") == "-{}-wrt a-{}-{}-b -{}--"
+    result = made_up.result("a\x1b]0;title\x07b\u202ec")
+    figure = latex_figure([result], "ERF", "a.pdf", words_on=(), has_maps=False, is_wide=False)
+    for text in (figure, *(made_up.report(result).table(format=kind) for kind in ("latex", "markdown"))):
+        assert "a?]0;title?b?c" in text.replace("\\", "")
+    assert printable(figure, keep="\n") == figure
 
 
 def test_headers_are_those_of_a_paper():

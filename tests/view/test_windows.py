@@ -34,23 +34,17 @@ def box(side: int, label: str = "net", *, space: tuple[int, int] = (128, 128)) -
     return replace(made_up.result(label, sizes=sizes), map=erf)
 
 
-def test_the_needed_side_is_that_of_the_square_that_holds_the_map() -> None:
+def test_one_window_holds_the_largest_of_the_maps_and_a_dot_has_a_close_up() -> None:
     for side in (9, 31, 101):
         erf = box(side).map
         # A fifth of its reach stands around the square.
         assert needed_side(erf) == side + 2 * math.ceil((side - 1) / 10)
         assert close_up(erf, side).erf.values.shape == (side, side)
-
-
-def test_one_window_holds_the_largest_of_the_maps() -> None:
     for sides in ((9, 15), (15, 9), (9, 11, 15)):
         found = windows([box(side, f"net{side}") for side in sides])
         assert {each.part.side for each in found} == {19}
         assert [each.close for each in found] == [None] * len(sides)
         assert window_notes(found) == ["shown: a window of 19 px around the unit"]
-
-
-def test_a_dot_beside_a_map_more_than_ten_times_as_large_has_a_close_up() -> None:
     for other, closer in ((21, False), (101, True)):
         small, large = windows([box(9, "small"), box(other, "large")])
         assert (small.close is not None, large.close) == (closer, None)
@@ -63,15 +57,12 @@ def test_a_dot_beside_a_map_more_than_ten_times_as_large_has_a_close_up() -> Non
     assert window_notes(found)[-1] == "close-ups of 16 px where the ERF would be a dot"
 
 
-def test_inputs_of_different_sizes_have_one_scale_of_lengths() -> None:
+def test_inputs_of_different_sizes_have_one_scale_of_lengths_and_its_bar_covers_none() -> None:
     found = windows([box(31, "a", space=(64, 64)), box(61, "b", space=(96, 128))])
     assert [each.part.frame for each in found] == [(96.0, 128.0)] * 2
     assert found[0].part.limits(1) == (-32.5, 95.5)
     figure = figure_of([box(31, "a", space=(64, 64)), box(61, "b", space=(96, 128))], "panel")
     assert [np.ptp(ax.get_xlim()) for ax in figure.axes[:2]] == [128, 128]
-
-
-def test_a_scale_bar_covers_no_small_input_beside_a_large_one() -> None:
     results = [box(9, "small", space=(24, 24)), box(61, "large")]
     figure = figure_of(results, "panel")
     (bar,) = figure.findobj(lambda artist: artist.get_gid() == "scale bar")
@@ -99,15 +90,12 @@ def test_a_panel_without_a_corner_has_no_close_up_and_the_terminal_has_one_besid
 
 
 @pytest.mark.slow
-def test_the_part_of_a_picture_is_that_of_the_map() -> None:
+def test_a_window_has_as_many_cells_as_it_says_and_the_same_part_of_a_picture() -> None:
     for count in range(2, 301):
         erf = ErfMap(values=np.ones(count) / count, center_px=(0.0,), stride_px=(1.0,), axes=Axes.of_rank(1))
         picture = np.arange(count)
         for cell in range(count):
             assert close_up(replace(erf, center_px=(float(cell),)), 1).of(picture).tolist() == [cell]
-
-
-def test_a_window_of_so_many_cells_has_so_many() -> None:
     for step in (0.1, 0.7, 1 / 44.1):
         axes = Axes(names=("time",), spacing=(step,), units=("ms",), cell="samples")
         erf = ErfMap(values=np.ones(64) / 64, center_px=(32.0,), stride_px=(1.0,), axes=axes)
@@ -135,7 +123,14 @@ def in_terminal(report: Report, **options: object) -> str:
     return captured.get()
 
 
+@pytest.fixture
+def captions_alone(monkeypatch) -> None:
+    """Do not draw the files that stand beside the captions."""
+    monkeypatch.setattr("erfscope.show.figures.draw.figure_bytes", lambda *_: b"")
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("captions_alone")
 @pytest.mark.parametrize(("zoom", "words"), [("auto", "window 19 px"), (40, "window 40 px"), ("none", "")])
 def test_the_figure_the_page_and_the_terminal_show_one_window(zoom, words, tmp_path) -> None:
     report = Report(results=(box(9, "a"), box(15, "b")))
@@ -152,6 +147,7 @@ def test_the_figure_the_page_and_the_terminal_show_one_window(zoom, words, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("captions_alone")
 def test_close_ups_are_named_with_their_side_wherever_they_stand(tmp_path) -> None:
     report = Report(results=(box(9, "a"), box(101, "b")))
     report.save(tmp_path / "page.html")
