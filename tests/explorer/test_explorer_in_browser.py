@@ -256,7 +256,11 @@ def test_a_touch_points_and_pins_nothing(browser, address, explorer):  # noqa: F
     assert browser.find_elements(By.CSS_SELECTOR, ".pin-maps figure") == []
 
 
-def test_the_picture_follows_the_pointer_at_once(browser, address):  # noqa: F811
+def test_a_field_that_fills_the_picture_has_no_inset_and_pictures_follow_the_pointer_at_once(browser, address):  # noqa: F811
+    start(browser, address)
+    choose(browser, 2)
+    drawn(browser)
+    assert not browser.find_element(By.CSS_SELECTOR, ".screen .inset").is_displayed()
     start(browser, address)
     script = """
 const screen = document.querySelector('.screen'), box = screen.getBoundingClientRect(), times = [], done = arguments[0];
@@ -409,10 +413,3 @@ def test_pinned_volumes_are_small_without_insets_and_no_number_parts_from_its_un
         for place in (".screen", ".pin-maps")
     ]
     assert shown == [[True] * 3, [False] * 3]
-
-
-def test_a_field_that_fills_the_picture_has_no_inset(browser, address):  # noqa: F811
-    start(browser, address)
-    choose(browser, 2)
-    drawn(browser)
-    assert not browser.find_element(By.CSS_SELECTOR, ".screen .inset").is_displayed()

@@ -378,11 +378,11 @@ def test_zarr_arrays_run_no_code_and_groups_name_what_to_give(tmp_path):
         (tmp_path / "v.zarr" / ".zarray").write_text(json.dumps(note | kind))
         with pytest.raises(ErfscopeError, match="its codec 'pickle' is not among those that are safe"):
             opened(tmp_path / "v.zarr").batch([0])
-    pytest.importorskip("zarr").create_group(tmp_path / "v.zarr")
-    write_zarr(tmp_path / "v.zarr" / "0", numbers(*SPACE))
-    with pytest.raises(ErfscopeError, match=r"it is no zarr array; name an array inside it, as .*v.zarr/0"):
-        opened(tmp_path / "v.zarr").batch([0])
-    assert opened(tmp_path / "v.zarr" / "0").batch([0]).shape == (1, 1, *SIZE)
+    pytest.importorskip("zarr").create_group(tmp_path / "g.zarr")
+    write_zarr(tmp_path / "g.zarr" / "0", numbers(*SPACE))
+    with pytest.raises(ErfscopeError, match=r"it is no zarr array; name an array inside it, as .*g.zarr/0"):
+        opened(tmp_path / "g.zarr").batch([0])
+    assert opened(tmp_path / "g.zarr" / "0").batch([0]).shape == (1, 1, *SIZE)
 
 
 PACKAGES = {"v.nii.gz": ("nibabel", "volumes"), "v.zarr": ("zarr", "volumes"), "s.wav": ("soundfile", "audio")}

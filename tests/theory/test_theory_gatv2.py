@@ -15,24 +15,15 @@ NAMES = ("theta_l", "theta_r", "bias_l", "bias_r", "a")
 
 
 def layer(adjacency, concat=True, slope=0.2):
-    """One target, one head and one neighbourhood at a time, so that nothing is shared with the closed form."""
+    """All targets and heads at once: (target, source, head)."""
+    linked = torch.from_numpy(adjacency != 0)[..., None]
 
     def forward(h, theta_l, theta_r, bias_l, bias_r, a):
-        left, right = h @ theta_l.T + bias_l, h @ theta_r.T + bias_r
-        rows = []
-        for i in range(len(h)):
-            sources = [j for j in range(len(h)) if adjacency[i, j]]
-            parts = []
-            for head in range(len(a)):
-                part = slice(head * a.shape[1], (head + 1) * a.shape[1])
-                if not sources:
-                    parts.append(0 * left[i, part])
-                    continue
-                logits = torch.stack([a[head] @ F.leaky_relu(right[i, part] + left[j, part], slope) for j in sources])
-                alpha = logits.softmax(0)
-                parts.append(sum(weight * left[j, part] for weight, j in zip(alpha, sources, strict=True)))
-            rows.append(torch.cat(parts) if concat else torch.stack(parts).mean(0))
-        return torch.stack(rows)
+        left, right = (h @ theta_l.T + bias_l).unflatten(1, a.shape), (h @ theta_r.T + bias_r).unflatten(1, a.shape)
+        weights = (F.leaky_relu(right[:, None] + left[None], slope) * a).sum(-1).exp() * linked
+        alpha = weights / weights.sum(1, keepdim=True).clamp(min=1e-300)
+        y = torch.einsum("ijh,jhd->ihd", alpha, left)
+        return y.flatten(1) if concat else y.mean(1)
 
     return forward
 

@@ -1,4 +1,4 @@
-"""Node attention and pooling in closed form, against autograd; leaving nodes out."""
+"""Node attention and pooling in closed form; leaving nodes out."""
 
 from __future__ import annotations
 
