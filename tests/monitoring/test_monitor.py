@@ -87,7 +87,8 @@ def test_a_training_does_not_notice_and_records_the_structure_once(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_report_has_a_row_per_step_that_is_measured(tmp_path):
+def test_the_report_has_a_row_per_step_that_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr("erfscope.show.figures.draw.figure_bytes", lambda *_: b"")
     monitor = ErfMonitor(net(), **OPTIONS)
     with pytest.raises(ErfscopeError, match="nothing was measured yet"):
         monitor.report()

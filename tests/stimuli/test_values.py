@@ -49,6 +49,12 @@ def opened(*paths: Path, samples: int | None = None, **model) -> ValuesImages:
     return feed
 
 
+def refuses(text: str, *paths: Path, **model) -> None:
+    with pytest.raises(ErfscopeError, match=text) as error:
+        opened(*paths, **model).batch([0])
+    assert "\n" not in str(error.value)
+
+
 def write_nifti(path: Path, volume: np.ndarray, zooms=(1.0, 2.0, 3.0), unit: str = "mm") -> None:
     """(Z, Y, X[, C]) with zooms (x, y, z)."""
     nibabel = pytest.importorskip("nibabel")
@@ -142,8 +148,7 @@ def test_given_mean_and_std_take_the_place_of_each_file_s_own_and_8_bits_are_sca
     assert feed.preprocess(feed.model).scale_text == "std 4"
     constant = save(tmp_path / "c.npy", np.ones(SPACE))
     assert torch.equal(opened(constant, mean=1.0).batch([0]), torch.zeros(1, 1, *SIZE).double())
-    with pytest.raises(ErfscopeError, match="holds one value only in its middle 4x6x8"):
-        opened(constant).batch([0])
+    refuses("holds one value only in its middle 4x6x8", constant)
     clip = np.random.default_rng(0).integers(0, 256, (*SPACE, 3), dtype=np.uint8)
     feed = opened(save(tmp_path / "clip.npy", clip), channels=3)
     model = model_of(channels=3)
@@ -254,8 +259,7 @@ def test_files_that_are_too_large_for_memory_or_a_transform_are_refused_and_dama
 ):
     write_tiff(tmp_path / "v.tif", numbers(*SPACE), compression="zlib")
     monkeypatch.setattr(stored.psutil, "virtual_memory", lambda: SimpleNamespace(available=100))
-    with pytest.raises(ErfscopeError, match="0 MiB do not fit into the 0 MiB of memory that are free; save it uncompr"):
-        opened(tmp_path / "v.tif").batch([0])
+    refuses("0 MiB do not fit into the 0 MiB of memory that are free; save it uncompr", tmp_path / "v.tif")
     monkeypatch.undo()
     config = input_config({}, size=SIZE, channels=1, rank=3)
     path = save(tmp_path / "v.npy", numbers(*SPACE))
@@ -276,11 +280,9 @@ def test_sound_of_two_rates_is_to_be_resampled_and_integers_need_a_full_scale(tm
     for rate in (8000, 44100):
         write_wav(tmp_path / f"{rate}.wav", np.ones((50, 1)), rate)
     text = r"has 8000 samples per second and '.*44100.wav' 44100 samples per second; resample"
-    with pytest.raises(ErfscopeError, match=text):
-        opened(tmp_path / "8000.wav", tmp_path / "44100.wav", size=(40,))
+    refuses(text, tmp_path / "8000.wav", tmp_path / "44100.wav", size=(40,))
     path = save(tmp_path / "s.npy", np.arange(40, dtype=np.int16))
-    with pytest.raises(ErfscopeError, match="holds integers, which do not say what full scale is"):
-        opened(path, size=(40,)).batch([0])
+    refuses("holds integers, which do not say what full scale is", path, size=(40,))
     scaled = opened(path, size=(40,), mean=0.0, std=32768.0).batch([0])
     assert torch.equal(scaled[0, 0], torch.arange(40).double() / 32768)
 
@@ -357,8 +359,7 @@ def test_a_wrong_file_is_one_line_that_names_it(name, tmp_path):
 def test_a_truncated_nifti_file_is_refused(name, tmp_path):
     write_nifti(tmp_path / name, numbers(*SPACE))
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:1500])
-    with pytest.raises(ErfscopeError, match="damaged or of another kind"):
-        opened(tmp_path / name).batch([0])
+    refuses("damaged or of another kind", tmp_path / name)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -366,8 +367,7 @@ def test_sound_of_other_channels_is_refused(channels, tmp_path):
     pytest.importorskip("soundfile")
     write_wav(tmp_path / "s.wav", np.ones((50, 2)))
     text = rf"s.wav': it holds 50x2, and the model takes {channels} channels? of 40, .* in_chans="
-    with pytest.raises(ErfscopeError, match=text.replace(" --in", ".*--in")):
-        opened(tmp_path / "s.wav", size=(40,), channels=channels).batch([0])
+    refuses(text.replace(" --in", ".*--in"), tmp_path / "s.wav", size=(40,), channels=channels)
 
 
 def test_zarr_arrays_run_no_code_and_groups_name_what_to_give(tmp_path):
@@ -376,12 +376,10 @@ def test_zarr_arrays_run_no_code_and_groups_name_what_to_give(tmp_path):
     (tmp_path / "v.zarr").mkdir()
     for kind in ({"filters": [{"id": "pickle"}], "compressor": None}, {"compressor": {"id": "pickle"}}):
         (tmp_path / "v.zarr" / ".zarray").write_text(json.dumps(note | kind))
-        with pytest.raises(ErfscopeError, match="its codec 'pickle' is not among those that are safe"):
-            opened(tmp_path / "v.zarr").batch([0])
+        refuses("its codec 'pickle' is not among those that are safe", tmp_path / "v.zarr")
     pytest.importorskip("zarr").create_group(tmp_path / "g.zarr")
     write_zarr(tmp_path / "g.zarr" / "0", numbers(*SPACE))
-    with pytest.raises(ErfscopeError, match=r"it is no zarr array; name an array inside it, as .*g.zarr/0"):
-        opened(tmp_path / "g.zarr").batch([0])
+    refuses(r"it is no zarr array; name an array inside it, as .*g.zarr/0", tmp_path / "g.zarr")
     assert opened(tmp_path / "g.zarr" / "0").batch([0]).shape == (1, 1, *SIZE)
 
 
@@ -410,12 +408,10 @@ def test_files_for_another_kind_of_input_are_refused(tmp_path):
         (picture, SIZE, 1, r"is an image, and the model takes volumes of 1 channel, 4x6x8; give .nii"),
     ]
     for path, size, channels, text in wrong:
-        with pytest.raises(ErfscopeError, match=text):
-            opened(path, size=size, channels=channels)
+        refuses(text, path, size=size, channels=channels)
     assert open_values([picture], samples=None, seed=0, preprocess=model_of(channels=3)) is None
     clip = save(tmp_path / "c.npy", numbers(*SPACE, 3))
-    with pytest.raises(ErfscopeError, match=r"c.npy' is no image, and .*p.png' is one; name one kind, as in '\*.npy'"):
-        opened(clip, picture, channels=3)
+    refuses(r"c.npy' is no image, and .*p.png' is one; name one kind, as in '\*.npy'", clip, picture, channels=3)
 
 
 def test_files_are_paired_without_both_parts_of_a_suffix_and_workers_read_the_same(tmp_path):
@@ -575,8 +571,7 @@ def test_bands_without_an_axis_are_one_channel_and_four_of_eight_bits_no_picture
         np.testing.assert_allclose(found, (middle - middle.mean()) / middle.std(), atol=1e-12)
     write_tiff(tmp_path / "y.tif", numbers(9, 12, 5), **INTERLEAVED)
     text = r"it holds 9x12x5, and the model takes 4 channels of 7x8, as in \(4, H, W\)"
-    with pytest.raises(ErfscopeError, match=text):
-        opened(tmp_path / "y.tif", size=(7, 8), channels=4).batch([0])
+    refuses(text, tmp_path / "y.tif", size=(7, 8), channels=4)
     image = np.random.default_rng(0).integers(0, 256, (9, 12, 4), dtype=np.uint8)
     write_tiff(tmp_path / "x.tif", image, photometric="rgb", extrasamples=["unassalpha"])
     feed = opened(tmp_path / "x.tif", size=(9, 12), channels=4)

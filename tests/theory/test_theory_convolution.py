@@ -136,20 +136,3 @@ def test_sizes_of_a_gaussian():
     assert inside / (2 * math.pi * sigma**2) == pytest.approx(0.9, abs=2e-3)
     # E1-06: the contour at 4.55 % is not at 2 sigma, where 13.5 % are left.
     assert math.exp(-(theory.gaussian_mass_radius(1.0, 0.9545) ** 2) / 2) == pytest.approx(0.0455, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: theory.uniform_stack(0, 3), "n is 0"),
-        (lambda: theory.strided_dilated_stack([3, 3], [1]), "2 kernel sizes, 1 strides and 2 dilations"),
-        (lambda: theory.residual_stack(3, 2), "1 layers of 2 taps have no middle pixel"),
-        (lambda: theory.random_weight_energy(3, 3, 1.0, widths=[1, 1]), "3 layers have 4 widths, from input to output"),
-        (lambda: theory.random_weight_energy(1, 3, 1.0, widths=[1, 2], residual=True), "needs equal widths"),
-        (lambda: theory.weighted_kernel_variance([0, 0]), "one of them positive"),
-        (lambda: theory.gaussian_mass_radius(1.0, 1.0), "the share is 1.0"),
-    ],
-)
-def test_bad_numbers_are_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -166,17 +166,3 @@ def test_variance_of_attention_for_inputs_that_are_not_gaussian(rng):
     squares = np.cov((inputs**2).T, bias=True)
     closed = theory.dot_attention_random_weights(root @ root.T, weight_variance=0.3, squares=squares).variance
     agree(closed, 0.3 * np.mean([scalar_influence(x) ** 2 for x in inputs], 0))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda a: theory.relu_gcn_mean(a, []), "weights is empty"),
-        (lambda a: theory.relu_gcn_mean(-a, [1, 1, 1]), "non-negative adjacency only"),
-        (lambda a: theory.relu_gcn_random_weights(a, np.eye(4)), "the covariance is for 4 nodes, but there are 5"),
-        (lambda a: theory.relu_gcn_random_weights(a, np.eye(5), widths=(1, 1)), "three widths, not 2"),
-    ],
-)
-def test_bad_input_is_named(mixing, call, message):
-    with pytest.raises(ValueError, match=message):
-        call(mixing)

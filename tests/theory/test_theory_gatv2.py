@@ -118,20 +118,3 @@ def test_the_softmaxs_own_derivative_carries_its_weight(x, adjacency, parameters
     own = jacobian(lambda e: e.softmax(0), np.log(alpha))[0, 0]
     assert own == pytest.approx(alpha[0] * (1 - alpha[0]), rel=1e-12)
     assert abs(own - (1 - alpha[0])) > 0.1
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"theta_l": np.ones((7, C))}, r"theta_l has shape \(7, 3\); it must be \(8, 3\)"),
-        ({"bias_r": np.ones(3)}, r"bias_r has shape \(3,\); it must be \(8,\)"),
-        ({"adjacency": np.ones((4, 4))}, "the adjacency is for 4 nodes, but there are 6"),
-    ],
-)
-def test_bad_shapes_are_named(x, adjacency, parameters, change, message):
-    given = {"x": x, "adjacency": adjacency, **parameters, **change}
-    for function in (theory.gatv2, theory.dead_targets):
-        with pytest.raises(ValueError, match=message):
-            function(**given)
-    with pytest.raises(ValueError, match="the gradient has shape"):
-        theory.gatv2_parameter_gradients(x, adjacency, **parameters, gradient=np.ones((6, 4)))

@@ -426,7 +426,8 @@ def test_fragments_have_the_numbers_and_leave_the_notebook_alone(report):
 
 
 @pytest.mark.slow
-def test_a_page_is_written_alone_and_into_folders(report, tmp_path):
+def test_a_page_is_written_alone_and_into_folders(report, tmp_path, monkeypatch):
+    monkeypatch.setattr("erfscope.show.figures.draw.figure_bytes", lambda *_: b"")
     target = tmp_path / "erf.html"
     report.save(target)
     assert target.read_text(encoding="utf-8") == html(report)
