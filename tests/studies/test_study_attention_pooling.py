@@ -9,15 +9,8 @@ import pytest
 import torch
 
 from erfscope import studies
-from erfscope.apps.lab.studies.graph_attention.attention_pooling import (
-    CHANCE,
-    GREEN,
-    auc,
-    colour_graphs,
-    erf_of,
-    fresh,
-    removed,
-)
+from erfscope.apps.lab.studies.graph_attention import attention_pooling
+from erfscope.apps.lab.studies.graph_attention.attention_pooling import GREEN, colour_graphs, fresh
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +22,7 @@ def found() -> studies.StudyResult:
 def test_nets_count_better_than_chance_and_attention_that_is_told_finds_green(found, check_shown):
     plain, told = found["sum over nodes"], found["supervised"]
     assert found.passed
-    assert plain.accuracy > 4 * CHANCE
+    assert plain.accuracy > 4 * attention_pooling.CHANCE
     assert told.auc_attention > 0.99
     assert told.auc_erf > 0.95
     assert found["weakly supervised"].auc_attention > 0.95
@@ -81,7 +74,7 @@ def test_a_net_gates_its_hidden_nodes_by_the_attention_that_their_colours_get():
 def test_the_erf_of_a_count_is_its_gradient_its_truth_what_removing_nodes_gives_and_auc_pairs_in_order():
     graphs = colour_graphs(2, 7, torch.Generator().manual_seed(0))
     counter = fresh("threshold", 0)
-    erf, green = erf_of(counter, graphs, 1)
+    erf, green = attention_pooling.erf_of(counter, graphs, 1)
     x = graphs.x[1:].clone().requires_grad_()
     (gradient,) = torch.autograd.grad(counter(x, graphs.adjacency[1:])[0].sum(), x)
     assert erf == pytest.approx(gradient[0].norm(dim=1).numpy(), rel=1e-5, abs=1e-8)
@@ -95,7 +88,7 @@ def test_the_erf_of_a_count_is_its_gradient_its_truth_what_removing_nodes_gives_
             return x[..., GREEN].sum(1), None
 
     graphs = colour_graphs(6, 8, torch.Generator().manual_seed(2))
-    (target,) = removed(Judge(), [graphs])
+    (target,) = attention_pooling.removed(Judge(), [graphs])
     assert target == pytest.approx(graphs.truth, abs=1e-6)
     generator = np.random.default_rng(0)
     scores, green = generator.integers(0, 4, (3, 9)).astype(float), generator.random((3, 9)) < 0.4
@@ -103,4 +96,4 @@ def test_the_erf_of_a_count_is_its_gradient_its_truth_what_removing_nodes_gives_
     for values, which in zip(scores, green, strict=True):
         pairs = list(itertools.product(values[which], values[~which]))
         said.append(np.mean([(a > b) + 0.5 * (a == b) for a, b in pairs]))
-    assert auc(scores, green) == pytest.approx(np.mean(said), abs=1e-12)
+    assert attention_pooling.auc(scores, green) == pytest.approx(np.mean(said), abs=1e-12)

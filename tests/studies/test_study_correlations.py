@@ -10,18 +10,7 @@ import erfscope
 from erfscope import studies
 from erfscope.adapters.blocks import on_nodes
 from erfscope.apps.lab.studies.scenes import correlations
-from erfscope.apps.lab.studies.scenes.correlations import (
-    PARTNER,
-    SIDE,
-    SOFT_TIED,
-    UNIT,
-    covariance,
-    mixing,
-    nets,
-    samples,
-    signal_to_noise,
-    theorem_3,
-)
+from erfscope.apps.lab.studies.scenes.correlations import PARTNER, SIDE, SOFT_TIED, UNIT, covariance, samples
 
 INDEX = UNIT[0] * SIDE + UNIT[1]
 
@@ -67,7 +56,7 @@ def test_samples_have_their_covariance_and_the_graph_joins_every_pixel_to_the_on
     assert said[INDEX] == pytest.approx(1.25, abs=1e-6)
     assert said[PARTNER[0] * SIDE + PARTNER[1]] == pytest.approx(1.0, abs=1e-6)
     assert np.linalg.eigvalsh(covariance()).min() > -1e-9
-    p = mixing()
+    p = correlations.mixing()
     assert p.sum(1) == pytest.approx(np.ones(SIDE**2))
     assert p[INDEX, PARTNER[0] * SIDE + PARTNER[1]] == pytest.approx(1 / 6)
     middle = SIDE**2 // 2
@@ -78,16 +67,16 @@ def test_samples_have_their_covariance_and_the_graph_joins_every_pixel_to_the_on
 def test_theorem_3_is_met_within_its_noise_with_weights_of_their_own_and_needs_the_samples_that_are_told(found):
     """z-scores over 440 pixels have the size 1; correlated, within a third. With more samples the noise falls as their
     root."""
-    tied, own = (nets(0)[name][0][0] for name in correlations.DOT)
+    tied, own = (correlations.nets(0)[name][0][0] for name in correlations.DOT)
     x = samples(50, torch.Generator().manual_seed(4)).float()
     off = np.arange(SIDE**2) != INDEX
     ratios = []
     for layer in (tied, own):
         influence = erfscope.influence(on_nodes(layer, SIDE, SIDE), x.flatten(2).transpose(1, 2), "signed", [INDEX])
-        z = (influence.values[0] - theorem_3(layer))[off] / influence.se[0][off]
+        z = (influence.values[0] - correlations.theorem_3(layer))[off] / influence.se[0][off]
         assert np.sqrt(np.square(z).mean()) == pytest.approx(1, abs=0.4)
-        ratios.append(theorem_3(layer)[off].std() / np.sqrt(np.square(influence.se[0][off]).mean()))
-        assert signal_to_noise(layer, x) == pytest.approx(ratios[-1])
+        ratios.append(correlations.theorem_3(layer)[off].std() / np.sqrt(np.square(influence.se[0][off]).mean()))
+        assert correlations.signal_to_noise(layer, x) == pytest.approx(ratios[-1])
     assert ratios[0] > 3
     assert ratios[1] < 0.1
     rows = [found[f"{name}, layer 1"] for name in correlations.DOT]

@@ -8,16 +8,8 @@ import pytest
 import torch
 
 from erfscope import studies
-from erfscope.apps.lab.studies.syncmnist import (
-    GLYPHS,
-    PARAMETERS,
-    SMALL,
-    Scale,
-    _paths,
-    glyph,
-    moving_digits,
-    video_net,
-)
+from erfscope.apps.lab.studies import syncmnist
+from erfscope.apps.lab.studies.syncmnist import GLYPHS, SMALL, Scale, glyph, moving_digits, video_net
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +44,7 @@ def test_the_first_two_digits_are_in_step_within_the_distance():
     scale, generator = Scale(), np.random.default_rng(0)
     for distance in (20, 100):
         for _ in range(20):
-            paths = _paths(True, distance, scale, generator)
+            paths = syncmnist._paths(True, distance, scale, generator)
             apart = paths[1] - paths[0]
             assert (apart == apart[0]).all()
             assert np.hypot(*apart[0]) <= distance
@@ -90,6 +82,6 @@ def test_nets_have_the_papers_map_and_nearly_its_parameters():
     with torch.no_grad():
         y = net[:3](torch.zeros(1, 1, 10, 128, 128))
     assert y.shape == (1, 128, 5, 16, 16)
-    for name, published in PARAMETERS.items():
+    for name, published in syncmnist.PARAMETERS.items():
         count = sum(parameter.numel() for parameter in video_net(name, 46).parameters())
         assert count == pytest.approx(published, rel=0.08)
