@@ -233,9 +233,9 @@ def test_random_weights_are_said_in_front_results_of_one_name_told_apart_and_cel
     trained = replace(weights, source="pretrained", fallback=False, reason=None)
     assert not Page(html(Report(results=(replace(report[0], weights=trained),)))).all("p", class_="shout")
     results = tuple(replace(report[0], label="test_resnet", id=layer, layer=layer) for layer in ("layer2", "layer3"))
-    page = Page(html(Report(results=results)))
-    assert [text for _, text in page.all("h3")] == ["test_resnet · layer2", "test_resnet · layer3"]
-    assert "How far test_resnet looks" in page.all("h1")[0][1]
+    layers = Page(html(Report(results=results)))
+    assert [text for _, text in layers.all("h3")] == ["test_resnet · layer2", "test_resnet · layer3"]
+    assert "How far test_resnet looks" in layers.all("h1")[0][1]
     shown, cells = f"{report['Inner']['r50'].value:.0f}", page.all("td", class_="num")
     cell = next(a for a, text in cells if shown in text and text.endswith("cells"))
     assert float(cell["data-sort"]) == pytest.approx(4 * report["Inner"]["r50"].value)
