@@ -75,6 +75,7 @@ def test_kept_nets_are_finite_and_a_training_that_diverges_is_told_and_not_kept(
         train(StudyOptions(cache=tmp_path), "any", net, optimizer, 3, losses)
     (file,) = tmp_path.iterdir()
     assert len(torch.load(file, weights_only=True)["history"]) == 1
+    file.unlink()
 
     def fitted() -> None:
         net = torch.nn.Linear(1, 1)
