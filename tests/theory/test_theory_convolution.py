@@ -58,6 +58,7 @@ def test_layers_of_all_kinds_together():
     where = np.flatnonzero(gradient)
     np.testing.assert_allclose(shape.kernel, gradient[where[0] : where[0] + shape.trf_px], rtol=1e-10, atol=1e-18)
     assert where[-1] - where[0] + 1 == shape.trf_px
+    assert shape.variance_px2 == pytest.approx(moments(shape.kernel)[1], rel=1e-12)
 
 
 def energies(layers, k, c, residual):
