@@ -16,7 +16,6 @@ import erfscope
 from erfscope.apps.explore.page import Explorer
 from erfscope.apps.explore.planes import block_sums, levels
 from erfscope.apps.explore.stages import ENCLOSED, MEASURED
-from erfscope.cli.main import main
 from erfscope.core import ErfscopeError
 from erfscope.show import drawn
 
@@ -115,9 +114,7 @@ def test_levels_stand_for_the_share_of_what_is_at_least_as_strong():
     np.testing.assert_allclose(held, [1.0, 0.7, 0.4, 0.9], atol=0.005)
     np.testing.assert_allclose(masses(found), weights / 10, atol=0.01)
     assert levels(np.array([[0.0, 5.0]])).tolist() == [[0, 1]]
-
-
-def test_equal_blocks_have_one_level_and_share_their_mass():
+    # Equal blocks have one level and share their mass.
     found = levels(np.ones((4, 4)))
     assert len(np.unique(found)) == 1
     np.testing.assert_allclose(masses(found), 1 / 16)
@@ -132,7 +129,17 @@ def test_blocks_begin_at_the_first_pixel_and_lose_nothing(block):
     assert found.sum() == pytest.approx(values.sum())
 
 
-def test_maps_are_coarser_where_a_page_would_be_too_large(picture):
+@pytest.mark.slow
+def test_the_page_is_as_small_as_asked_and_holds_the_numbers_in_full(explorer, picture):
+    text = explorer.to_html()
+    document = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
+    (model,) = document["models"]
+    for stage, kept in zip(explorer.models[0].stages, model["stages"], strict=True):
+        assert [each["numbers"] for each in kept["units"]] == [[*unit.measures.values()] for unit in stage.units]
+        levels_kept = [base64.b64decode(each["planes"][0]["levels"]) for each in kept["units"]]
+        assert levels_kept == [unit.planes[0].levels.tobytes() for unit in stage.units]
+    assert "default-src 'none'" in text
+    assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", text)
     found = erfscope.explore({"Ours": net()}, picture, grid=5, page_bytes=187_000, **OPTIONS)
     assert found.models[0].conditions.label == "Ours"
     stages = found.models[0].stages
@@ -143,19 +150,12 @@ def test_maps_are_coarser_where_a_page_would_be_too_large(picture):
 
 
 @pytest.mark.slow
-def test_the_page_holds_the_numbers_in_full_and_fetches_nothing(explorer):
-    text = explorer.to_html()
-    document = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
-    (model,) = document["models"]
-    for stage, kept in zip(explorer.models[0].stages, model["stages"], strict=True):
-        assert [each["numbers"] for each in kept["units"]] == [[*unit.measures.values()] for unit in stage.units]
-        levels_kept = [base64.b64decode(each["planes"][0]["levels"]) for each in kept["units"]]
-        assert levels_kept == [unit.planes[0].levels.tobytes() for unit in stage.units]
-    assert "default-src 'none'" in text
-    assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", text)
-
-
-def test_the_cost_is_told_first_and_a_coarser_grid_offered_where_it_is_long(picture, monkeypatch):
+def test_the_cost_is_told_first_and_units_with_disjoint_fields_share_a_backward_pass(picture, monkeypatch):
+    said: list[str] = []
+    erfscope.explore(net(), picture, grid=4, **{**OPTIONS, "layer": "near"}, tell=said.append)
+    assert "16 units of 1 layer in 2 backward passes" in said[0]
+    erfscope.explore(net(), picture, grid=1, **{**OPTIONS, "layer": "near", "draws": 1}, tell=said.append)
+    assert said[-1] == "Net: 1 unit of 1 layer in 1 backward pass"
     monkeypatch.setattr("erfscope.apps.explore.stages.MANY", 0)
     said: list[str] = []
     asked = {**OPTIONS, "tell": said.append, "progress": lambda text, *_: " · " in text and said.append("done")}
@@ -166,15 +166,6 @@ def test_the_cost_is_told_first_and_a_coarser_grid_offered_where_it_is_long(pict
     assert said[2:].count("done") == len(said) - 2 > 0
 
 
-@pytest.mark.slow
-def test_units_with_disjoint_fields_share_a_backward_pass(picture):
-    said: list[str] = []
-    erfscope.explore(net(), picture, grid=4, **{**OPTIONS, "layer": "near"}, tell=said.append)
-    assert "16 units of 1 layer in 2 backward passes" in said[0]
-    erfscope.explore(net(), picture, grid=1, **{**OPTIONS, "layer": "near", "draws": 1}, tell=said.append)
-    assert said[-1] == "Net: 1 unit of 1 layer in 1 backward pass"
-
-
 @pytest.mark.parametrize(
     ("wanted", "text"),
     [
@@ -182,16 +173,13 @@ def test_units_with_disjoint_fields_share_a_backward_pass(picture):
         ({"grid": 0}, "from 1 to 256, not 0"),
         ({"convention": "jacobian,luo"}, "one input size and one convention"),
         ({"layer": "nowhere"}, "unknown layer 'nowhere'"),
+        ({"models": 3}, "one model or two, not 3"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(picture, wanted, text):
+    wanted = dict(wanted)
     with pytest.raises(ErfscopeError, match=re.escape(text)):
-        erfscope.explore(net(), picture, **{**OPTIONS, **wanted})
-
-
-def test_more_than_two_models_are_refused(picture):
-    with pytest.raises(ErfscopeError, match="one model or two, not 3"):
-        erfscope.explore([net()] * 3, picture)
+        erfscope.explore([net()] * wanted.pop("models", 1), picture, **OPTIONS | wanted)
 
 
 SPACES = {
@@ -240,21 +228,14 @@ def test_planes_of_other_inputs_are_those_of_the_map_that_is_measured_alone(kind
 
 
 @pytest.mark.slow
-def test_the_command_writes_two_models_into_one_page_and_over_nothing(tmp_path, capsys):
+def test_the_command_writes_two_models_into_one_page_and_over_nothing(tmp_path, command):
     Image.new("RGB", (80, 80), "teal").save(tmp_path / "x.png")
     target = tmp_path / "explorer.html"
     asked = ["explore", "test_resnet", "A=test_vit", "--image", str(tmp_path / "x.png"), "--weights", "random"]
     asked += ["--input-size", "32", "--grid", "2", "--draws", "1", "-o", str(target)]
-    with pytest.raises(SystemExit) as stop:
-        main([*asked, "--layer", "nowhere"])
-    assert stop.value.code == 2
-    with pytest.raises(SystemExit) as stop:
-        main(asked)
-    said = capsys.readouterr()
-    assert stop.value.code == 0, said.err
-    assert "wrote" in said.out
+    assert command(*asked, "--layer", "nowhere")[0] == 2
+    code, out, err = command(*asked)
+    assert (code, "wrote" in out) == (0, True), err
     assert "How far do test_<wbr>resnet and A look?" in target.read_text(encoding="utf-8")
-    with pytest.raises(SystemExit) as stop:
-        main(asked)
-    assert stop.value.code == 2
-    assert "exists already" in capsys.readouterr().err
+    code, _, err = command(*asked)
+    assert (code, "exists already" in err) == (2, True)

@@ -256,7 +256,11 @@ def test_a_touch_points_and_pins_nothing(browser, address, explorer):  # noqa: F
     assert browser.find_elements(By.CSS_SELECTOR, ".pin-maps figure") == []
 
 
-def test_the_picture_follows_the_pointer_at_once(browser, address):  # noqa: F811
+def test_a_field_that_fills_the_picture_has_no_inset_and_pictures_follow_the_pointer_at_once(browser, address):  # noqa: F811
+    start(browser, address)
+    choose(browser, 2)
+    drawn(browser)
+    assert not browser.find_element(By.CSS_SELECTOR, ".screen .inset").is_displayed()
     start(browser, address)
     script = """
 const screen = document.querySelector('.screen'), box = screen.getBoundingClientRect(), times = [], done = arguments[0];
@@ -391,15 +395,12 @@ return [...document.querySelectorAll('.numbers tbody tr:not(:last-child) .num')]
 }).map((cell) => cell.textContent)"""
 
 
-def test_no_number_parts_from_its_unit(browser, tmp_path):  # noqa: F811
+def test_pinned_volumes_are_small_without_insets_and_no_number_parts_from_its_unit(browser, tmp_path):  # noqa: F811
     module, options, _ = spatial("sequence")
     erfscope.explore(module, grid=9, **options).save(tmp_path / "sequence.html")
     start(browser, (tmp_path / "sequence.html").as_uri(), width=1200)
     drawn(browser)
     assert browser.execute_script(PARTED) == []
-
-
-def test_a_pinned_volume_is_small_and_has_no_insets(browser, tmp_path):  # noqa: F811
     torch.manual_seed(0)
     options = {"input_size": (32, 32, 32), "in_chans": 1, "axes": "dhw", "layer": "output", "draws": 1}
     found = erfscope.explore(nn.Conv3d(1, 2, 3, padding=1).eval(), grid=1, **options)
@@ -412,10 +413,3 @@ def test_a_pinned_volume_is_small_and_has_no_insets(browser, tmp_path):  # noqa:
         for place in (".screen", ".pin-maps")
     ]
     assert shown == [[True] * 3, [False] * 3]
-
-
-def test_a_field_that_fills_the_picture_has_no_inset(browser, address):  # noqa: F811
-    start(browser, address)
-    choose(browser, 2)
-    drawn(browser)
-    assert not browser.find_element(By.CSS_SELECTOR, ".screen .inset").is_displayed()

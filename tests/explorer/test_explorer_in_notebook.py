@@ -77,15 +77,12 @@ def ground(browser: Chrome) -> int:  # noqa: F811
     return browser.execute_script("return Number(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0])")
 
 
-def test_without_anywidget_a_cell_says_how_to_see_the_page(explorer, monkeypatch):  # noqa: F811
+def test_pages_and_cells_are_written_without_anywidget(explorer, monkeypatch):  # noqa: F811
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.delitem(sys.modules, "erfscope.apps.explore.widget", raising=False)
     assert explorer._repr_mimebundle_() == {"text/plain": explorer._display_()}
     assert explorer._display_().endswith("notebooks show it after pip install '.[explore]' in a checkout of erfscope")
     assert f"({len(LAYERS)} layers)" in explorer._display_()
-
-
-def test_a_page_is_written_without_anywidget():
-    """Regression: the page's own module imported it."""
+    # Regression: the page's own module imported it.
     code = "import sys; sys.modules['anywidget'] = None; import erfscope.apps.explore.exploration"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -84,7 +84,7 @@ def test_a_convention_a_layer_and_a_reference_are_chosen_on_the_page(browser, se
     assert "cells" in browser.find_element(By.CSS_SELECTOR, ".sentence").text
 
 
-def test_a_choice_by_keyboard_keeps_its_focus(browser, served):  # noqa: F811
+def test_choices_keep_their_focus_and_a_refused_reference_the_layer_and_the_convention(browser, served):  # noqa: F811
     opened(browser, served)
     for name, word in (("convention", "luo"), ("layer", "far.0")):
         select = browser.find_element(By.NAME, name)
@@ -94,9 +94,6 @@ def test_a_choice_by_keyboard_keeps_its_focus(browser, served):  # noqa: F811
         assert (chosen.get_attribute("name"), chosen.get_attribute("value")) == (name, word)
     opened(browser, served)
     assert browser.switch_to.active_element.tag_name == "body"
-
-
-def test_a_refused_reference_keeps_the_layer_and_the_convention(browser, served):  # noqa: F811
     opened(browser, served)
     for name, word in (("convention", "luo"), ("layer", "near"), ("wrt", "far")):
         with reloaded(browser):
@@ -124,15 +121,7 @@ def test_a_dropped_picture_is_the_one_that_is_measured(browser, served, tmp_path
     assert browser.get_log("browser") == []
 
 
-def test_a_dropped_file_that_is_no_image_is_refused_in_a_line(browser, served):  # noqa: F811
-    opened(browser, served)
-    browser.execute_script(DROP, base64.b64encode(b"nothing").decode(), "<b>own</b>.png")
-    trouble = browser.find_element(By.ID, "trouble")
-    WebDriverWait(browser, 20).until(lambda _: trouble.is_displayed())
-    assert trouble.text.startswith("cannot read '<b>own</b>.png'")
-
-
-def test_a_pixel_shows_the_units_that_it_moves(browser, served, picture):  # noqa: F811
+def test_pixels_show_the_units_that_they_move_and_what_is_no_image_is_refused(browser, served, picture):  # noqa: F811
     opened(browser, served)
     choose(browser, 1)
     browser.find_element(By.CSS_SELECTOR, "label:has(input[value=seen])").click()
@@ -149,6 +138,11 @@ def test_a_pixel_shows_the_units_that_it_moves(browser, served, picture):  # noq
     assert shown["strongest unit"] == [f"({strongest[0]}, {strongest[1]})"]
     assert float(shown["its share"][0]) == pytest.approx(values.max() / values.sum(), rel=1e-5)
     assert shown["any"] == [f"{np.count_nonzero(values)}"]
+    opened(browser, served)
+    browser.execute_script(DROP, base64.b64encode(b"nothing").decode(), "<b>own</b>.png")
+    trouble = browser.find_element(By.ID, "trouble")
+    WebDriverWait(browser, 20).until(lambda _: trouble.is_displayed())
+    assert trouble.text.startswith("cannot read '<b>own</b>.png'")
 
 
 def test_a_long_answer_shows_that_it_runs_and_ends_when_the_pointer_moves_on(browser, slow):  # noqa: F811

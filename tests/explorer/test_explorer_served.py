@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
+import itertools
 import json
 import re
 import signal
@@ -36,7 +37,6 @@ from erfscope.apps.explore.command import host_and_port
 from erfscope.apps.explore.live import BadRequest, LiveExplorer, Overtaken, read_request
 from erfscope.apps.explore.planes import block_sums, levels
 from erfscope.apps.explore.stages import ENCLOSED, MEASURED
-from erfscope.cli.main import main
 from erfscope.core import ErfscopeError, Request, open_images, open_model, projective_fields
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
@@ -71,8 +71,8 @@ class Served:
             connection.sendall(request)
             return answered(connection)
 
-    def get(self, path: str) -> tuple[int, bytes]:
-        return self.exchange(self.request(f"{self.path}{path}"))
+    def get(self, path: str, body: bytes = b"", **more: str) -> tuple[int, bytes]:
+        return self.exchange(self.request(f"{self.path}{path}", body, **more))
 
     def ask(self, path: str, **query: object) -> Any:
         status, body = self.get(f"{path}?{urlencode(query, doseq=True)}")
@@ -80,9 +80,14 @@ class Served:
         return json.loads(body)
 
     def post(self, body: bytes, name: str = "own.png") -> Any:
-        length = {"content_length": str(len(body))}
-        request = self.request(f"{self.path}picture?{urlencode({'name': name})}", body, method="POST", **length)
-        return json.loads(self.exchange(request)[1])
+        path = f"picture?{urlencode({'name': name})}"
+        return json.loads(self.get(path, body, method="POST", content_length=str(len(body)))[1])
+
+    @contextlib.contextmanager
+    def computing_nothing(self) -> Iterator[None]:
+        before = list(self.begun)
+        yield
+        assert self.begun == before
 
 
 def answered(connection: socket.socket) -> tuple[int, bytes]:
@@ -182,11 +187,7 @@ def assert_is(found: dict[str, Any], alone: erfscope.Result) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "unit", "chosen"),
-    [
-        ("near", (3, 31), {}),
-        ("far.0", (2, 5), {"convention": "luo"}),
-        ("far", (5, 0), {"wrt": "near"}),
-    ],
+    [("near", (3, 31), {}), ("far.0", (2, 5), {"convention": "luo"}), ("far", (5, 0), {"wrt": "near"})],
 )
 def test_an_answer_is_the_unit_that_is_measured_alone(served, picture, stage, unit, chosen):  # noqa: F811
     found = served.ask("unit", model=0, stage=stage, unit=f"{unit[0]},{unit[1]}", **chosen)
@@ -216,20 +217,29 @@ def test_a_picture_of_the_readers_own_is_measured_as_a_file_is(served, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("path", "query", "text"),
-    [
+def test_what_cannot_be_answered_comes_as_one_line_and_nothing_is_computed_for_a_bad_request(served):
+    for path, query, text in (
         ("unit", UNIT | {"stage": "nowhere"}, "unknown layer 'nowhere'"),
         ("unit", UNIT | {"unit": "99,1"}, "99"),
         ("unit", UNIT | {"convention": "x"}, "unknown convention 'x'"),
         ("unit", UNIT | {"picture": "x"}, "not held any more"),
         ("field", FIELD | {"box": "0,99,0,3"}, "rows and"),
-    ],
-)
-def test_what_cannot_be_answered_comes_as_one_line(served, path, query, text):
-    error = served.ask(path, **query)["error"]
-    assert text in error
-    assert "\n" not in error
+    ):
+        error = served.ask(path, **query)["error"]
+        assert text in error
+        assert "\n" not in error
+    for path in ("unit?model=0", "field?model=0", "?wrt=image&wrt=image", "picture?x=1"):
+        method = {"method": "POST", "content_length": "1"} if path.startswith("picture") else {}
+        with served.computing_nothing():
+            status, body = served.get(path, b"x" * bool(method), **method)
+        assert status == 400
+        assert "; give it" in json.loads(body)["error"]
+    for length in (None, "x", "-1", "+1", "1.5", "", "9" * 30, "9" * 5000, "1, 1", "1, 2"):
+        named = {} if length is None else {"content_length": length}
+        status, body = served.get("picture?name=x", b"x", method="POST", **named)
+        # A body that no length announces is the beginning of another request, which older servers answer first.
+        assert status in {None: (200, 400), "1, 1": (200,)}.get(length, (400, 413)), length
+        assert b"internal error" not in body
 
 
 #: Values of no form that a page sends.
@@ -267,16 +277,6 @@ def test_a_bad_request_says_what_to_send(query, needed, text):
         read_request(query, 1, *needed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", ["unit?model=0", "field?model=0", "?wrt=image&wrt=image", "picture?x=1"])
-def test_nothing_is_computed_for_a_bad_request(served, path):
-    before = list(served.begun)
-    method = {"method": "POST", "content_length": "1"} if path.startswith("picture") else {}
-    status, body = served.exchange(served.request(f"{served.path}{path}", b"x" * bool(method), **method))
-    assert (status, served.begun) == (400, before)
-    assert "; give it" in json.loads(body)["error"]
-
-
 WORDS = st.sampled_from([*ODD, "0", "1", "far", "near", "far.0", "far[0]", "image", "near:in", "luo", "1,1", "0,3,0,3"])
 NAMES = st.sampled_from(["model", "stage", "unit", "box", "layer", "wrt", "convention", "picture", "name", "x[]"])
 
@@ -294,30 +294,22 @@ def test_no_query_is_an_internal_error(served, path, query):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length", [None, "x", "-1", "+1", "1.5", "", "9" * 30, "9" * 5000, "1, 1", "1, 2"])
-def test_an_odd_length_is_no_internal_error(served, length):
-    named = {} if length is None else {"content_length": length}
-    status, body = served.exchange(served.request(f"{served.path}picture?name=x", b"x", method="POST", **named))
-    # A body that no length announces is the beginning of another request, which older servers answer first.
-    assert status in {None: (200, 400), "1, 1": (200,)}.get(length, (400, 413))
-    assert b"internal error" not in body
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", [1, -1])
-@pytest.mark.parametrize(
-    ("header", "foreign"),
-    [
-        ("host", "evil.example"),
-        *[("origin", text) for text in ("http://evil.example", "null", "", "HTTP://{host}", "https://{host}")],
-        ("origin", "http://{name}"),
-    ],
-)
-def test_one_of_two_hosts_or_origins_that_is_foreign_is_refused(served, header, foreign, order):
-    own = {"host": served.host, "origin": f"http://{served.host}"}
-    given = [f"{header}: {own.pop(header)}", f"{header}: {foreign.format(host=served.host, name=served.name)}"][::order]
-    head = [f"GET {served.path} HTTP/1.1", "connection: close", *given, *(f"{k}: {v}" for k, v in own.items())]
-    assert served.exchange("\r\n".join([*head, "", ""]).encode())[0] in ((400, 403) if header == "host" else (403,))
+def test_foreign_hosts_are_refused_this_machines_names_known_and_ten_gigabytes_not_taken(served):
+    origins = ("http://evil.example", "null", "", f"HTTP://{served.host}", f"https://{served.host}")
+    foreign = [("host", "evil.example"), *(("origin", text) for text in (*origins, f"http://{served.name}"))]
+    for (header, text), order in itertools.product(foreign, (1, -1)):
+        own = {"host": served.host, "origin": f"http://{served.host}"}
+        given = [f"{header}: {own.pop(header)}", f"{header}: {text}"][::order]
+        head = [f"GET {served.path} HTTP/1.1", "connection: close", *given, *(f"{k}: {v}" for k, v in own.items())]
+        status, _ = served.exchange("\r\n".join([*head, "", ""]).encode())
+        assert status in ((400, 403) if header == "host" else (403,)), (header, text, order)
+    assert len(served.path) > 30
+    for name in (f"localhost:{served.port}", f"127.0.0.1:{served.port}"):
+        assert served.get(f"unit?{urlencode(UNIT)}", host=name, origin=f"http://{name}")[0] == 200
+    for folder, expected in ((served.path, 413), ("/stranger/", 403)):
+        request = served.request(f"{folder}picture?name=x", method="POST", content_length=str(10**10))
+        with served.computing_nothing():
+            assert served.exchange(request)[0] == expected
 
 
 @pytest.mark.slow
@@ -335,9 +327,11 @@ def test_the_page_says_what_it_cannot_show_and_shows_the_rest(served):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", png(np.zeros((8, 8, 3), dtype=np.uint8))])
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_nothing_is_computed_for_strangers(served, body):
+    assert served.exchange(served.request("*", method="OPTIONS"))[0] == 403
+    query = "picture?name=x" if body else "unit?model=0&stage=far&unit=1,1"
+    method = {"method": "POST", "content_length": str(len(body))} if body else {}
+    for change in (
         {"host": "evil.example"},
         {"host": "evil.example:80", "origin": "http://evil.example:80"},
         {"host": "127.0.0.1"},
@@ -345,44 +339,38 @@ def test_the_page_says_what_it_cannot_show_and_shows_the_rest(served):
         {"origin": "null"},
         {"token": ""},
         {"token": "x" * 32},
-    ],
-)
-def test_nothing_is_computed_for_strangers(served, change, body):
-    assert served.exchange(served.request("*", method="OPTIONS"))[0] == 403
-    change = dict(change)
+    ):
+        path = f"/{change.pop('token')}/" if "token" in change else served.path
+        with served.computing_nothing():
+            found = served.exchange(served.request(path + query, body, **method, **change))
+        assert found == (403, b"open the address that erfscope shows in the terminal\n"), change
+
+
+@pytest.mark.slow
+def test_bodies_are_read_up_to_the_limit_forgotten_where_they_break_off_and_awaited_where_they_are_slow(
+    served, monkeypatch
+):
     before = list(served.begun)
-    path = served.path if "token" not in change else f"/{change.pop('token')}/"
-    query = "picture?name=x" if body else "unit?model=0&stage=far&unit=1,1"
-    method = {"method": "POST", "content_length": str(len(body))} if body else {}
-    status, answer = served.exchange(served.request(path + query, body, **method, **change))
-    assert (status, answer) == (403, b"open the address that erfscope shows in the terminal\n")
-    assert served.begun == before
-
-
-@pytest.mark.slow
-def test_the_address_and_other_names_of_this_machine_are_known(served):
-    assert len(served.path) > 30
-    for name in (f"localhost:{served.port}", f"127.0.0.1:{served.port}"):
-        request = served.request(f"{served.path}unit?model=0&stage=far&unit=1,1", host=name, origin=f"http://{name}")
-        assert served.exchange(request)[0] == 200
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_known", [True, False])
-def test_ten_gigabytes_are_refused_before_they_are_sent(served, is_known):
-    path = f"{served.path if is_known else '/stranger/'}picture?name=x"
-    before = list(served.begun)
-    status, _ = served.exchange(served.request(path, method="POST", content_length=str(10**10)))
-    assert status == (413 if is_known else 403)
-    assert served.begun == before
-
-
-@pytest.mark.slow
-def test_a_body_without_a_length_is_read_up_to_the_limit(served, monkeypatch):
+    with served.connect() as connection:
+        path = f"{served.path}picture?name=x"
+        connection.sendall(served.request(path, bytes(1000), method="POST", content_length="2000"))
+    assert served.ask("unit", **UNIT)["planes"]
+    assert served.begun == [*before, "unit"]
+    monkeypatch.setattr(server, "IDLE_S", 0.2)
+    body = png(np.zeros((8, 8, 3), dtype=np.uint8))[:40]
+    with served.connect() as connection:
+        length = {"content_length": str(len(body))}
+        connection.sendall(served.request(f"{served.path}picture?name=x", method="POST", **length))
+        for byte in body:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.02)
+        status, found = answered(connection)
+    assert status == 200
+    assert "cannot read 'x'" in json.loads(found)["error"]
     monkeypatch.setattr(server, "LARGEST_FILE", 1 << 20)
     chunk = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
-    before, sent = list(served.begun), 0
-    with served.connect() as connection:
+    sent = 0
+    with served.computing_nothing(), served.connect() as connection:
         connection.sendall(served.request(f"{served.path}picture?name=x", method="POST", transfer_encoding="chunked"))
         try:
             for _ in range(10_000):
@@ -393,17 +381,6 @@ def test_a_body_without_a_length_is_read_up_to_the_limit(served, monkeypatch):
         else:
             pytest.fail("all of it was read")
     assert sent < 1000
-    assert served.begun == before
-
-
-@pytest.mark.slow
-def test_a_picture_that_breaks_off_is_forgotten(served):
-    before = list(served.begun)
-    with served.connect() as connection:
-        path = f"{served.path}picture?name=x"
-        connection.sendall(served.request(path, bytes(1000), method="POST", content_length="2000"))
-    assert served.ask("unit", **UNIT)["planes"]
-    assert served.begun == [*before, "unit"]
 
 
 @pytest.mark.slow
@@ -417,40 +394,28 @@ def test_a_picture_that_breaks_off_is_forgotten(served):
     ],
 )
 def test_a_bomb_of_headers_ends_its_connection(served, bomb):
-    before = list(served.begun)
-    with served.connect() as connection:
+    with served.computing_nothing(), served.connect() as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(bomb)
         assert answered(connection)[0] in (0, 400)
-    assert served.begun == before
     assert served.ask("unit", **UNIT)["planes"]
 
 
 @pytest.mark.slow
-def test_fifty_connections_at_once_are_answered_beside_fifty_idle_ones(served):
-    idle = [served.connect() for _ in range(50)]
-    for connection in idle[::2]:
-        connection.sendall(b"GET / HTTP/1.1\r\nhost: ")
-    try:
+def test_fifty_connections_at_once_are_answered_beside_fifty_idle_ones_and_more_idle_ones_keep_nobody_out(served):
+    asked = {"model": 0, "stage": "near", "unit": "1,1", "convention": "luo"}
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(served.connect()) for _ in range(50)]
+        for connection in idle[::2]:
+            connection.sendall(b"GET / HTTP/1.1\r\nhost: ")
         with ThreadPoolExecutor(50) as pool:
-            asked = {"model": 0, "stage": "near", "unit": "1,1", "convention": "luo"}
             found = list(pool.map(lambda _: served.ask("unit", **asked), range(50)))
-    finally:
-        for connection in idle:
-            connection.close()
     assert all(each == found[0] for each in found)
     assert found[0]["planes"]
-
-
-@pytest.mark.slow
-def test_idle_connections_keep_nobody_out(served):
-    unit = served.request(f"{served.path}unit?{urlencode(UNIT)}")
-    idle = [served.connect() for _ in range(server.CONNECTIONS + 20)]
-    try:
-        assert served.exchange(unit)[0] == 200
-    finally:
-        for connection in idle:
-            connection.close()
+    with contextlib.ExitStack() as stack:
+        for _ in range(server.CONNECTIONS + 20):
+            stack.enter_context(served.connect())
+        assert served.get(f"unit?{urlencode(UNIT)}")[0] == 200
 
 
 @pytest.mark.slow
@@ -472,21 +437,6 @@ def test_a_connection_that_sends_no_whole_request_is_ended(served, monkeypatch, 
             connection.sendall(sent.encode())
         answered(connection)
     assert time.monotonic() - begun < 3
-
-
-@pytest.mark.slow
-def test_a_slow_body_that_goes_on_arrives(served, monkeypatch):
-    monkeypatch.setattr(server, "IDLE_S", 0.2)
-    body = png(np.zeros((8, 8, 3), dtype=np.uint8))[:40]
-    with served.connect() as connection:
-        length = {"content_length": str(len(body))}
-        connection.sendall(served.request(f"{served.path}picture?name=x", method="POST", **length))
-        for byte in body:
-            connection.sendall(bytes([byte]))
-            time.sleep(0.02)
-        status, found = answered(connection)
-    assert status == 200
-    assert "cannot read 'x'" in json.loads(found)["error"]
 
 
 @pytest.mark.slow
@@ -547,43 +497,25 @@ def test_a_signal_ends_the_command_also_while_it_computes(number):
     assert said.strip() == ""
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ({"host": "0.0.0.0"}, "name the one that browsers use"),
-        ({"host": "203.0.113.7"}, "cannot listen at 203.0.113.7:0"),
-    ],
-)
-def test_an_address_that_cannot_be_listened_at_is_refused(picture, given, text):  # noqa: F811
-    with pytest.raises(ErfscopeError, match=re.escape(text)):
-        exploration.serve(net(), picture, **OPTIONS, **given)
-
-
-def test_without_the_extra_the_message_names_it(picture, monkeypatch):  # noqa: F811
+def test_an_address_that_cannot_be_listened_at_is_refused_and_a_missing_extra_is_named(picture, monkeypatch):  # noqa: F811
+    refused = {"0.0.0.0": "name the one that browsers use", "203.0.113.7": "cannot listen at 203.0.113.7:0"}
+    for host, text in refused.items():
+        with pytest.raises(ErfscopeError, match=re.escape(text)):
+            exploration.serve(net(), picture, **OPTIONS, host=host)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "erfscope.apps.explore.server")
     with pytest.raises(ErfscopeError, match=re.escape("pip install '.[explore]' in a checkout of erfscope")):
         exploration.serve(net(), picture, **OPTIONS)
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
+def test_the_command_takes_a_file_or_serves_at_an_address(command):
+    for asked, text in (
         ([], "give either -o FILE"),
         (["--serve", "-o", "x.html"], "give either -o FILE"),
         (["--serve", "--address", "here"], "'here' is no address; write HOST:PORT"),
         (["--serve", "--address", "1.2.3.4:99999"], "is no address"),
-    ],
-)
-def test_the_command_takes_a_file_or_serves_at_an_address(given, text, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["explore", "test_resnet", "--weights", "random", *given])
-    assert stop.value.code == 2
-    assert text in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("8000", ("127.0.0.1", 8000)), ("[::1]:0", ("::1", 0)), ("pc.local:80", ("pc.local", 80))]
-)
-def test_an_address_is_read_as_host_and_port(text, expected):
-    assert host_and_port(text) == expected
+    ):
+        code, _, told = command("explore", "test_resnet", "--weights", "random", *asked)
+        assert (code, text in told) == (2, True), told
+    for text, expected in (("8000", ("127.0.0.1", 8000)), ("[::1]:0", ("::1", 0)), ("pc.local:80", ("pc.local", 80))):
+        assert host_and_port(text) == expected

@@ -7,14 +7,17 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import made_up
 import pytest
 from test_figures import made, reports
+from test_tables import REPORTS
 
-from erfscope import Report
-from erfscope.show.figures.draw import folder_figures
+from erfscope import MEASURES, Report
+from erfscope.show.figures import draw
+from erfscope.show.figures.canvas import figure_bytes
 
 pytestmark = pytest.mark.more
 
@@ -58,16 +61,15 @@ def several() -> Report:
     return made_up.report(*named[:4], made_up.broken(), replace(made_up.result(), convention="luo"))
 
 
-TABLES = {"one": lambda: made_up.report(made_up.result()), "four": made_up.four, "stages": made_up.stages} | {
-    "several": several,
-    "inner": made_up.inner,
-    "fallback": made_up.fallback,
-}
+TABLES = {name: getattr(made_up, name) for name in ("four", "stages", "inner", "fallback")} | {"several": several}
 
 
-def test_a_box_that_is_too_wide_is_found(latex, tmp_path):
+def test_a_box_that_is_too_wide_is_found_and_every_measure_and_name_can_be_compiled(latex, tmp_path):
     wide = made_up.four().table(["r50", "r90"], format="latex").replace("table*", "table")
     assert overfull(latex, tmp_path, "cvpr", wide)
+    for report in REPORTS.values():
+        overfull(latex, tmp_path, "neurips", report().table(list(MEASURES), format="latex"))
+    overfull(latex, tmp_path, "neurips", REPORTS["hostile"]().table(format="latex"))
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -76,11 +78,21 @@ def test_no_table_is_wider_than_a_column(latex, tmp_path, paper, name):
     assert overfull(latex, tmp_path, paper, TABLES[name]().table(format="latex")) == []
 
 
+@cache
+def figures(kind: str) -> list[tuple[str, bytes]]:
+    """The files of a folder, but for those that LaTeX does not take."""
+    results = [made("one"), made(LONG)] if kind == "panel" else reports()[kind]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            draw, "figure_bytes", lambda figure, suffix: figure_bytes(figure, suffix) if suffix == ".pdf" else b""
+        )
+        return list(draw.folder_figures(results, kind=kind))
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 @pytest.mark.parametrize("kind", ["panel", "profile", "depth", "positions"])
 def test_no_figure_is_wider_than_its_place(latex, tmp_path, paper, kind):
-    results = [made("one"), made(LONG)] if kind == "panel" else reports()[kind]
-    for name, content in folder_figures(results, kind=kind):
+    for name, content in figures(kind):
         (tmp_path / name).write_bytes(content)
     assert overfull(latex, tmp_path, paper, (tmp_path / "figure.tex").read_text(encoding="utf-8")) == []
 

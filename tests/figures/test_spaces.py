@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import made_up
 import numpy as np
 import pytest
 from matplotlib.patches import Ellipse
@@ -14,7 +15,6 @@ from erfscope.core import Axes, MeasureValue
 from erfscope.core.answer.positions import Positions
 from erfscope.core.answer.result import InputRecord, UnitRecord
 from erfscope.core.values.axes import NAMES
-from erfscope.core.values.model_facts import Weights
 from erfscope.show.figures.draw import figure_of, views
 from erfscope.show.figures.spaces import frames_around
 from erfscope.show.figures.volumes import slice_of
@@ -25,26 +25,15 @@ RADII = {"r50": 3.0, "r90": 5.0}
 
 def made(shape: tuple[int, ...], axes: Axes) -> Result:
     values = np.random.default_rng(0).random(shape)
-    center = tuple(float(side // 2) for side in shape)
-    erf = ErfMap(values=values / values.sum(), center_px=center, stride_px=(1.0,) * len(shape), axes=axes)
-    sizes = {name: MeasureValue(value=value, se=None, kind="radius") for name, value in RADII.items()}
-    return Result(
-        id="net-layer-u0",
-        label="net",
-        model="net",
-        status="ok",
-        weights=Weights(source="random", seed=0),
+    index, strides = tuple(side // 2 for side in shape), (1.0,) * len(shape)
+    center = tuple(map(float, index))
+    return replace(
+        made_up.result("net"),
         input=InputRecord(size=shape, source="leaves", n_images=1, n_draws=1, sha256="ab", axes=axes),
-        layer="layer",
-        unit=UnitRecord(
-            index=tuple(side // 2 for side in shape), center_px=center, center_exact=True, stride_px=(1.0,) * len(shape)
-        ),
-        convention="jacobian",
-        method="gradient",
-        scale="amplitude",
+        unit=UnitRecord(index=index, center_px=center, center_exact=True, stride_px=strides),
         trf=None,
-        measures=sizes,
-        map=erf,
+        measures={name: MeasureValue(value=value, se=None, kind="radius") for name, value in RADII.items()},
+        map=ErfMap(values=values / values.sum(), center_px=center, stride_px=strides, axes=axes),
     )
 
 
@@ -56,7 +45,8 @@ def by_gid(home, name):
     return [each for each in home.findobj() if each.get_gid() == name]
 
 
-def test_volume_is_three_slices_through_the_unit_with_rings_by_the_spacing():
+@pytest.mark.slow
+def test_volumes_are_three_slices_through_the_unit_with_rings_by_the_spacing():
     axes = Axes(names=NAMES["dhw"], spacing=(2.5, 1.0, 0.5), units=("mm",) * 3, cell="voxels")
     result = made((6, 8, 10), axes)
     values, (*panels, bar) = result.map.values, figure_of([result], "panel").axes
@@ -73,9 +63,17 @@ def test_volume_is_three_slices_through_the_unit_with_rings_by_the_spacing():
             found = (rings[name].height / 2, rings[name].width / 2)
             assert found == pytest.approx([radius / axes.spacing[axis] for axis in kept])
             assert rings[name].center == (result.map.center_px[kept[1]], result.map.center_px[kept[0]])
+    axes = Axes(names=NAMES["dhw"], spacing=(2.5, 1.0, 1.0), units=("mm",) * 3, cell="voxels")
+    results = [replace(made((6, 8, 10), axes), id=name, label=name) for name in "ab"]
+    *panels, bar = figure_of(results, "panel", contours=(50,)).axes
+    assert bar.get_ylabel() == "share of the ERF"
+    assert [ax.get_xlabel() for ax in panels] == ["col (mm)", "col (mm)", "row (mm)"] * 2
+    assert len({ax.images[0].get_clim() for ax in panels}) == 1
+    assert all(by_gid(ax, "contours") for ax in panels)
 
 
-def test_clip_is_seven_frames_on_one_scale_and_their_sum():
+@pytest.mark.slow
+def test_clip_is_seven_frames_on_one_scale_and_their_sum_and_its_inner_units_are_outlined():
     axes = Axes(names=NAMES["thw"], spacing=(40.0, 1.0, 1.0), units=("ms", "px", "px"))
     result = made((9, 12, 12), axes)
     *frames, whole, _ = figure_of([result], "panel").axes
@@ -89,6 +87,15 @@ def test_clip_is_seven_frames_on_one_scale_and_their_sum():
     assert frames_around(0, 9) == range(7)
     assert frames_around(8, 9) == range(2, 9)
     assert frames_around(1, 3) == range(3)
+    inside = np.zeros((3, 6, 6), dtype=bool)
+    inside[1, 1:5, 2:4] = True
+    sizes = np.ones(inside.shape)
+    found = Positions(r50=sizes, context_r50=sizes, inside=inside, passes=1)
+    result = replace(made((3, 6, 6), Axes.named(NAMES["thw"])), positions=found)
+    (line, _) = by_gid(figure := figure_of([result], "positions"), "inside")
+    assert [*line.get_xdata()][:2] == [1.5, 3.5]
+    assert [min(line.get_ydata()), max(line.get_ydata())] == [0.5, 4.5]
+    assert "median over time" in texts(figure)
 
 
 def test_sequence_is_a_curve_in_the_units_of_its_axis():
@@ -105,18 +112,12 @@ def test_sequence_is_a_curve_in_the_units_of_its_axis():
         assert [spans[name].x0, spans[name].x1] == pytest.approx([50 - radius, 50 + radius])
 
 
-def test_rings_of_an_image_with_spacing_are_ellipses():
-    axes = Axes(names=NAMES["hw"], spacing=(2.0, 0.5), units=("mm", "mm"))
-    (ax, *_) = figure_of([made((20, 30), axes)], "panel").axes
-    rings = {each.get_gid(): each for each in ax.patches if isinstance(each, Ellipse)}
-    for name, radius in RADII.items():
-        assert (rings[name].height, rings[name].width) == (radius, 4 * radius)
-
-
-def test_scale_bars_and_cells_follow_the_spacing():
+def test_rings_scale_bars_and_cells_of_an_image_follow_the_spacing():
     axes = Axes(names=NAMES["hw"], spacing=(2.0, 0.25), units=("mm", "mm"))
     result = made((20, 48), axes)
     figure = figure_of([result], "panel")
+    rings = {each.get_gid(): each for each in figure.axes[0].patches if isinstance(each, Ellipse)}
+    assert {name: (ring.height, ring.width) for name, ring in rings.items()} == {"r50": (3, 24), "r90": (5, 40)}
     (bar,) = by_gid(figure, "scale bar")
     # Three tenths of 12 mm are 3.6 mm.
     assert np.ptp(bar.get_xdata()) * 0.25 == pytest.approx(2)
@@ -130,17 +131,6 @@ def test_scale_bars_and_cells_follow_the_spacing():
 
 
 @pytest.mark.slow
-def test_several_volumes_are_three_slices_each_with_contours_of_the_whole():
-    axes = Axes(names=NAMES["dhw"], spacing=(2.5, 1.0, 1.0), units=("mm",) * 3, cell="voxels")
-    results = [replace(made((6, 8, 10), axes), id=name, label=name) for name in "ab"]
-    *panels, bar = figure_of(results, "panel", contours=(50,)).axes
-    assert bar.get_ylabel() == "share of the ERF"
-    assert [ax.get_xlabel() for ax in panels] == ["col (mm)", "col (mm)", "row (mm)"] * 2
-    assert len({ax.images[0].get_clim() for ax in panels}) == 1
-    assert all(by_gid(ax, "contours") for ax in panels)
-
-
-@pytest.mark.slow
 def test_a_volume_lies_over_the_slices_of_what_was_shown_and_a_sequence_over_nothing():
     shown = np.arange(6 * 8 * 10, dtype=np.uint8).reshape(6, 8, 10, 1)
     volume = replace(made((6, 8, 10), Axes.named(NAMES["dhw"])), picture=shown)
@@ -150,13 +140,6 @@ def test_a_volume_lies_over_the_slices_of_what_was_shown_and_a_sequence_over_not
     sound = replace(made((50,), Axes.named(NAMES["t"])), picture=np.zeros((50, 1), np.uint8))
     with pytest.raises(ErfscopeError, match="of sequences the panel shows curves"):
         figure_of([sound], "overlay")
-
-
-def test_curves_of_a_window_are_as_wide_as_it_says():
-    axes = Axes(names=NAMES["t"], spacing=(2.0,), units=("ms",), cell="samples")
-    (ax, *_) = figure_of([made((200,), axes)], "panel", zoom=64).axes
-    # 32 samples, up to their borders, around the one at 200 ms.
-    assert ax.get_xlim() == (167.0, 231.0)
 
 
 @pytest.mark.slow
@@ -174,16 +157,5 @@ def test_several_sequences_are_curves_over_one_axis(lengths, name):
     for size, radius in RADII.items():
         assert [list(line.get_xdata()) for line in by_gid(below, size)] == [[unit - radius, unit + radius]] * 2
     assert "r50 3.00 ms" in texts(figure)
-
-
-@pytest.mark.slow
-def test_units_of_a_clip_that_the_plane_does_not_clip_are_outlined():
-    inside = np.zeros((3, 6, 6), dtype=bool)
-    inside[1, 1:5, 2:4] = True
-    sizes = np.ones(inside.shape)
-    found = Positions(r50=sizes, context_r50=sizes, inside=inside, passes=1)
-    result = replace(made((3, 6, 6), Axes.named(NAMES["thw"])), positions=found)
-    (line, _) = by_gid(figure := figure_of([result], "positions"), "inside")
-    assert [*line.get_xdata()][:2] == [1.5, 3.5]
-    assert [min(line.get_ydata()), max(line.get_ydata())] == [0.5, 4.5]
-    assert "median over time" in texts(figure)
+    # 32 samples of a window of 64 ms, up to their borders, around the one at 50 ms.
+    assert figure_of(results[:1], "panel", zoom=64).axes[0].get_xlim() == (19.0, 83.0)

@@ -41,22 +41,31 @@ def test_the_boxes_of_a_tile_are_as_wide_as_the_plan(
     assert figure_bytes(figure, ".svg") == figure_bytes(plan.figure(), ".svg")
 
 
-def test_a_grid_of_many_lines_is_thinned_and_its_key_says_so() -> None:
+def test_a_grid_of_many_lines_is_thinned_and_a_plan_without_a_halo_has_no_figure() -> None:
     net = nn.Sequential(nn.Conv1d(1, 1, 3, padding=1)).eval()
     figure = erfscope.tile(net, 98, in_chans=1, input_size=(128,)).figure()
     assert np.diff([line.get_xdata()[0] for line in figure.axes[0].lines]).tolist() == [3] * 33
     assert [text.get_text() for text in figure.legends[0].texts][-1] == "alignment 1 sample, a line for every 3"
+    plan = TilePlan(possible=False, blockers=("attention",), axes=(), model="net", layer="")
+    with pytest.raises(ErfscopeError, match="net has no halo to draw: attention"):
+        plan.figure()
 
 
-def test_shares_are_drawn_up_to_the_exact_halo_with_the_tolerance() -> None:
+def test_shares_are_drawn_up_to_the_exact_halo_with_the_tolerance_and_measured_errors_beside_them() -> None:
     plan = planned(nn.Conv2d, nn.MaxPool2d, 2)
     share = np.tile([0.5, 0.2, 0.1, 0.02, 0.01, 0.0], (2, 2, 1))
     budget = HaloBudget(share=share, se=share / 10, seam=share)
-    ax = plan.figure(budget, 0.05).axes[1]
+    seams = [Seam(0, 1.5, 0.4, None), Seam(4, 0.1, 0.02, None)]
+    _, ax, below = plan.figure(budget, 0.05, seams).axes[:3]
     lines = {line.get_gid(): line for line in ax.lines}
     assert lines["share 1 0"].get_ydata().tolist() == [0.5, 0.2, 0.1, 0.02, 0.01]
     assert set(lines["tolerance"].get_ydata()) == {0.05}
     assert set(lines["exact 0 1"].get_xdata()) == {plan.halo[0][1]}
+    lines = {line.get_gid(): line for line in below.lines}
+    assert lines["RMS"].get_xydata().tolist() == [[0, 0.4], [4, 0.02]]
+    assert lines["largest"].get_ydata().tolist() == [1.5, 0.1]
+    np.testing.assert_allclose(lines["predicted"].get_ydata(), share[0, 0, :-1])
+    assert [ax.get_ylabel() for ax in plan.figure(seams=seams).axes][1] == "error, log axis"
 
 
 def test_the_erf_at_the_corner_lies_where_its_unit_sees() -> None:
@@ -71,21 +80,3 @@ def test_the_erf_at_the_corner_lies_where_its_unit_sees() -> None:
     assert (top + rows.min(), top + rows.max(), left + columns.min(), left + columns.max()) == (-1, 3, -1, 3)
     strongest = np.unravel_index(image.get_alpha().argmax(), image.get_alpha().shape)
     assert (top + strongest[0], left + strongest[1]) == (3, 3)
-
-
-def test_measured_errors_stand_beside_those_that_the_shares_predict() -> None:
-    plan = planned(nn.Conv2d, nn.MaxPool2d, 2)
-    share = np.tile([0.5, 0.2, 0.1, 0.02, 0.01, 0.0], (2, 2, 1))
-    budget = HaloBudget(share=share, se=share / 10, seam=share)
-    seams = [Seam(0, 1.5, 0.4, None), Seam(4, 0.1, 0.02, None)]
-    lines = {line.get_gid(): line for line in plan.figure(budget, 0.05, seams).axes[2].lines}
-    assert lines["RMS"].get_xydata().tolist() == [[0, 0.4], [4, 0.02]]
-    assert lines["largest"].get_ydata().tolist() == [1.5, 0.1]
-    np.testing.assert_allclose(lines["predicted"].get_ydata(), share[0, 0, :-1])
-    assert [ax.get_ylabel() for ax in plan.figure(seams=seams).axes][1] == "error, log axis"
-
-
-def test_a_plan_without_a_halo_has_no_figure() -> None:
-    plan = TilePlan(possible=False, blockers=("attention",), axes=(), model="net", layer="")
-    with pytest.raises(ErfscopeError, match="net has no halo to draw: attention"):
-        plan.figure()

@@ -33,23 +33,24 @@ def searched(adjacency: np.ndarray, source: int) -> list[float]:
     return [distance.get(i, np.inf) for i in range(len(adjacency))]
 
 
-def test_distances_on_a_line_are_differences_of_positions():
+def test_distances_on_a_line_are_differences_of_positions_and_on_a_grid_city_blocks():
     expected = np.abs(np.subtract.outer(np.arange(7), np.arange(7)))
     np.testing.assert_array_equal(hop_distances(path(7)), expected)
     np.testing.assert_array_equal(hop_distances(path(7), [-1, 2]), expected[[6, 2]])
-
-
-def test_distances_on_a_grid_are_city_block_distances():
     grid = np.kron(path(4), np.eye(5)) + np.kron(np.eye(4), path(5))
     row, col = np.divmod(np.arange(20), 5)
-    expected = np.abs(row - row[7]) + np.abs(col - col[7])
-    np.testing.assert_array_equal(hop_distances(grid, [7])[0], expected)
+    np.testing.assert_array_equal(hop_distances(grid, [7])[0], np.abs(row - row[7]) + np.abs(col - col[7]))
+    before = grid.copy()
+    np.testing.assert_array_equal(hop_distances(grid + np.eye(20)), hop_distances(grid))
+    np.testing.assert_array_equal(grid, before)
 
 
-def test_a_node_hears_along_its_row_and_not_along_its_column():
+def test_a_node_hears_along_its_row_and_not_along_its_column_and_stored_zeros_are_no_links():
     """0 receives from 1, 1 from 2; no node receives from 0."""
     directed = np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]])
     np.testing.assert_array_equal(hop_distances(directed), [[0, 1, 2], [np.inf, 0, 1], [np.inf, np.inf, 0]])
+    stored = scipy.sparse.csr_array(([0.0, 1.0], ([0, 1], [1, 0])), shape=(2, 2))
+    np.testing.assert_array_equal(hop_distances(stored), [[0, np.inf], [1, 0]])
 
 
 @pytest.mark.slow
@@ -63,48 +64,22 @@ def test_distances_are_those_of_a_breadth_first_search_whatever_the_weights(n, s
         np.testing.assert_array_equal(hop_distances(form), expected)
 
 
-def test_stored_zeros_of_a_sparse_array_are_no_links():
-    stored = scipy.sparse.csr_array(([0.0, 1.0], ([0, 1], [1, 0])), shape=(2, 2))
-    np.testing.assert_array_equal(hop_distances(stored), [[0, np.inf], [1, 0]])
-
-
-def test_distances_do_not_feel_self_loops_nor_change_the_adjacency():
-    adjacency = path(5)
-    before = adjacency.copy()
-    np.testing.assert_array_equal(hop_distances(adjacency + np.eye(5)), hop_distances(adjacency))
-    np.testing.assert_array_equal(adjacency, before)
-
-
-def test_a_profile_adds_up_the_mass_of_each_hop():
+def test_a_profile_adds_up_the_mass_of_each_hop_around_each_source_and_what_cannot_be_reached():
     profile = hop_profile([4, 1, 2, 1, 8], path(5), 2)
     np.testing.assert_allclose(profile.mass, [2 / 16, 2 / 16, 12 / 16], rtol=1e-15)
     assert profile.mass[0] == 2 / 16
     assert profile.mean_hop == pytest.approx(2 / 16 + 2 * 12 / 16, rel=1e-15)
     assert (profile.unreachable, profile.total) == (0, 16)
-
-
-def test_mass_that_cannot_be_reached_stands_apart_and_leaves_the_mean_alone():
-    two = np.kron(np.eye(2), path(2))
-    profile = hop_profile([1, 3, 2, 2], two, 0)
-    np.testing.assert_allclose(profile.mass, [1 / 8, 3 / 8], rtol=1e-15)
-    assert profile.unreachable == 0.5
-    assert profile.mean_hop == pytest.approx(0.75)
-
-
-def test_a_mass_out_of_reach_has_no_mean_hop():
-    profile = hop_profile([0, 5], np.zeros((2, 2)), 0)
-    assert (profile.mean_hop, profile.unreachable, profile.mass[0]) == (None, 1, 0)
-
-
-def test_no_mass_at_all_gives_shares_of_zero():
-    profile = hop_profile(np.zeros(3), path(3), 1)
-    assert (profile.mass.tolist(), profile.unreachable, profile.total, profile.mean_hop) == ([0, 0], 0, 0, None)
-
-
-def test_several_masses_have_a_profile_each_around_their_own_source():
     masses = np.arange(1.0, 7).reshape(2, 3)
     for profile, mass, source in zip(hop_profiles(masses, path(3), [2, 0]), masses, (2, 0), strict=True):
         np.testing.assert_array_equal(profile.mass, hop_profile(mass, path(3), source).mass)
+    profile = hop_profile([1, 3, 2, 2], np.kron(np.eye(2), path(2)), 0)
+    np.testing.assert_allclose(profile.mass, [1 / 8, 3 / 8], rtol=1e-15)
+    assert (profile.unreachable, profile.mean_hop) == (0.5, pytest.approx(0.75))
+    profile = hop_profile([0, 5], np.zeros((2, 2)), 0)
+    assert (profile.mean_hop, profile.unreachable, profile.mass[0]) == (None, 1, 0)
+    profile = hop_profile(np.zeros(3), path(3), 1)
+    assert (profile.mass.tolist(), profile.unreachable, profile.total, profile.mean_hop) == ([0, 0], 0, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -119,9 +94,6 @@ def test_several_masses_have_a_profile_each_around_their_own_source():
 def test_what_does_not_fit_is_refused(mass, adjacency, source, words):
     with pytest.raises(ErfscopeError, match=words):
         hop_profile(mass, adjacency, source)
-
-
-def test_as_many_sources_as_masses_are_wanted():
     with pytest.raises(ErfscopeError, match=r"2 sources on a graph of 3 nodes; it must be \(2, 3\)"):
         hop_profiles(np.ones((1, 3)), path(3), [0, 1])
     with pytest.raises(ErfscopeError, match="no source is named"):

@@ -51,11 +51,7 @@ def with_size(kind: str, width: int, height: int) -> bytes:
     else:
         # Tags 256 and 257 of the first directory, as 32-bit numbers.
         for tag, value in ((256, width), (257, height)):
-            at = (
-                content.index(struct.pack("<HH", tag, 3))
-                if struct.pack("<HH", tag, 3) in content
-                else content.index(struct.pack("<HH", tag, 4))
-            )
+            at = max(content.find(struct.pack("<HH", tag, kind)) for kind in (3, 4))
             content[at : at + 12] = struct.pack("<HHII", tag, 4, 1, value)
     return bytes(content)
 

@@ -28,6 +28,14 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     return buffer.getvalue()
 
 
+LARGE_PNG, LARGE_JPEG = (encoded(Image.fromarray(np.tile(COLOURS, (9, 9, 1))), kind) for kind in ("PNG", "JPEG"))
+NO_WHITE = "which do not say how bright white is; save it with 8 or 16"
+
+
+def whole(image: Image.Image) -> np.ndarray:
+    return np.asarray(image)
+
+
 def pixels(data: bytes, channels: int = 3) -> np.ndarray:
     return np.asarray(decode(data, name="x", channels=channels)).astype(int)
 
@@ -46,39 +54,22 @@ def png_16(values: np.ndarray, transparent: tuple[int, ...]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + body
 
 
-def tiff_16(values: np.ndarray, order: str, photometric: int) -> bytes:
-    """An uncompressed 16-bit grey TIFF, written by hand."""
-    return tiff(values.astype(f"{order}u2").tobytes(), values.shape, order, photometric, 16)
-
-
 def tiff(body: bytes, shape: tuple[int, ...], order: str, photometric: int, bits: int) -> bytes:
-    short, long = 3, 4
+    """An uncompressed grey TIFF, written by hand."""
     height, width = shape
-    tags = [
-        (256, short, width),
-        (257, short, height),
-        (258, short, bits),
-        (259, short, 1),
-        (262, short, photometric),
-        (273, long, 8),
-        (277, short, 1),
-        (278, short, height),
-        (279, long, len(body)),
-    ]
-    directory = struct.pack(f"{order}H", len(tags))
-    for tag, kind, value in tags:
-        packed = struct.pack(f"{order}HH", value, 0) if kind == short else struct.pack(f"{order}I", value)
-        directory += struct.pack(f"{order}HHI", tag, kind, 1) + packed
+    shorts = {256: width, 257: height, 258: bits, 259: 1, 262: photometric, 277: 1, 278: height}
+    longs = {273: 8, 279: len(body)}
+    directory = struct.pack(f"{order}H", len(shorts) + len(longs))
+    for tag, value in sorted((shorts | longs).items()):
+        packed = struct.pack(f"{order}HH", value, 0) if tag in shorts else struct.pack(f"{order}I", value)
+        directory += struct.pack(f"{order}HHI", tag, 3 if tag in shorts else 4, 1) + packed
     head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 8 + len(body))
     return head + body + directory + bytes(4)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM"])
-def test_lossless_rgb_files_give_their_own_pixels(kind: str) -> None:
-    assert np.array_equal(pixels(encoded(Image.fromarray(COLOURS), kind)), COLOURS)
-
-
-def test_webp_and_jpeg_are_read_as_opencv_reads_them() -> None:
+def test_lossless_rgb_files_give_their_own_pixels_and_lossy_ones_those_that_opencv_reads() -> None:
+    for kind in ("PNG", "BMP", "TIFF", "PPM"):
+        assert np.array_equal(pixels(encoded(Image.fromarray(COLOURS), kind)), COLOURS)
     smooth = cv2.resize(COLOURS, (40, 48), interpolation=cv2.INTER_CUBIC)
     for kind, options in (("WEBP", {"lossless": True}), ("JPEG", {"quality": 95, "subsampling": 0})):
         data = encoded(Image.fromarray(smooth), kind, **options)
@@ -95,34 +86,26 @@ def test_a_16_bit_ramp_becomes_the_8_bit_ramp(suffix: str) -> None:
     assert np.array_equal(pixels(rgb), colours // 257)
 
 
-@pytest.mark.parametrize(("order", "photometric"), [("<", 1), (">", 1), ("<", 0)])
-def test_16_bit_tiff_of_either_byte_order_and_either_white(order: str, photometric: int) -> None:
-    expected = RAMP // 257 if photometric else 255 - RAMP // 257
-    assert np.array_equal(pixels(tiff_16(RAMP, order, photometric), 1), expected)
-
-
-def test_12_bit_tiff_spans_the_whole_range() -> None:
-    """Two samples in three bytes, most significant bits first; Pillow leaves them at 0 ... 4095 in a 16-bit image."""
+def test_16_bit_tiff_of_either_byte_order_and_either_white_and_12_bits_span_the_whole_range() -> None:
+    for order, photometric in (("<", 1), (">", 1), ("<", 0)):
+        data = tiff(RAMP.astype(f"{order}u2").tobytes(), RAMP.shape, order, photometric, 16)
+        assert np.array_equal(pixels(data, 1), RAMP // 257 if photometric else 255 - RAMP // 257)
+    # Two samples in three bytes, most significant bits first; Pillow leaves them at 0 ... 4095 in a 16-bit image.
     first, second = np.arange(0, 4096, 32), np.arange(16, 4096, 32)
     body = np.stack([first >> 4, (first & 15) << 4 | second >> 8, second & 255], axis=-1).astype(np.uint8).tobytes()
     assert np.array_equal(pixels(tiff(body, (1, 256), "<", 1, 12), 1)[0], np.arange(256))
-
-
-def test_16_bit_pgm_is_scaled_by_its_own_maximum() -> None:
+    # A PGM file states its own maximum.
     values = np.arange(0, 1024, 4, dtype=">u2")
     assert np.abs(pixels(b"P5 256 1 1023 " + values.tobytes(), 1)[0] - values.astype(int) * 255 / 1023).max() <= 1
 
 
-def test_alpha_is_laid_over_mid_grey() -> None:
+def test_alpha_is_laid_over_mid_grey_and_a_transparent_colour_becomes_it_in_every_mode() -> None:
     alpha = np.array([[0, 255, 51, 128, 200]] * 6, dtype=np.uint8)
     expected = COLOURS * (alpha[..., None] / 255) + 128 * (1 - alpha[..., None] / 255)
     rgba = encoded(Image.fromarray(np.dstack([COLOURS, alpha])))
     assert np.abs(pixels(rgba) - expected).max() <= 1
     grey = encoded(Image.merge("LA", [Image.fromarray(COLOURS[..., 0]), Image.fromarray(alpha)]))
     assert np.abs(pixels(grey, 1) - expected[..., 0]).max() <= 1
-
-
-def test_a_transparent_colour_becomes_mid_grey_in_every_mode() -> None:
     palette = Image.fromarray(COLOURS[:1]).quantize(5)
     key = palette.getpixel((2, 0))
     shown = pixels(encoded(palette, transparency=key))[0]
@@ -135,27 +118,15 @@ def test_a_transparent_colour_becomes_mid_grey_in_every_mode() -> None:
     assert pixels(png_16(rgb, (0, 257, 514))).tolist() == [[[128, 128, 128], [1, 1, 1]]]
 
 
-def test_palette_and_one_bit_pictures_give_their_colours() -> None:
+def test_palette_one_bit_cmyk_and_grey_pictures_give_their_colours() -> None:
     palette = Image.fromarray(COLOURS[:2]).quantize(16)
     assert np.array_equal(pixels(encoded(palette)), COLOURS[:2])
     bits = np.array([[0, 1, 1], [1, 0, 1]], dtype=bool)
     for kind in ("PNG", "TIFF"):
         assert np.array_equal(pixels(encoded(Image.fromarray(bits), kind), 1), bits * 255)
-
-
-def test_cmyk_is_converted_to_rgb() -> None:
-    cmyk = np.zeros((16, 16, 4), dtype=np.uint8)
-    cmyk[..., 0] = 255
-    assert np.abs(pixels(encoded(Image.frombytes("CMYK", (16, 16), cmyk.tobytes()), "TIFF")) - [0, 255, 255]).max() == 0
-    assert (
-        np.abs(
-            pixels(encoded(Image.frombytes("CMYK", (16, 16), cmyk.tobytes()), "JPEG", quality=95)) - [0, 255, 255]
-        ).max()
-        <= 3
-    )
-
-
-def test_grey_is_repeated_and_rgb_becomes_its_luminance() -> None:
+    cmyk = Image.frombytes("CMYK", (16, 16), bytes([255, 0, 0, 0]) * 256)
+    for kind, options, most in (("TIFF", {}, 0), ("JPEG", {"quality": 95}, 3)):
+        assert np.abs(pixels(encoded(cmyk, kind, **options)) - [0, 255, 255]).max() <= most
     grey = np.arange(256, dtype=np.uint8)[None]
     assert np.array_equal(pixels(encoded(Image.fromarray(grey))), np.repeat(grey[..., None], 3, axis=-1))
     luminance = COLOURS @ np.array([0.299, 0.587, 0.114])
@@ -172,84 +143,55 @@ def test_an_animation_shows_its_first_frame(kind: str) -> None:
     assert np.all(pixels(data) == 40)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+#: EXIF 2.32, tag 0x0112: which side of the scene the first row and the first column of the file are.
+SIDES = ("top left", "top right", "bottom right", "bottom left", "left top", "right top", "right bottom", "left bottom")
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP", "16-bit PNG"])
-def test_each_exif_orientation_puts_the_marked_corner_where_it_belongs(kind: str, orientation: int) -> None:
-    """EXIF 2.32, tag 0x0112: which side of the scene the first row and the first column of the file are."""
-    first_row, first_column = [("top", "left"), ("top", "right"), ("bottom", "right"), ("bottom", "left")][
-        (orientation - 1) % 4
-    ]
-    if orientation > 4:
-        first_row, first_column = [("left", "top"), ("right", "top"), ("right", "bottom"), ("left", "bottom")][
-            orientation - 5
-        ]
+def test_each_exif_orientation_puts_the_marked_corner_where_it_belongs(kind: str) -> None:
     stored = np.zeros((24, 40), dtype=np.uint8)
     stored[:8, :8] = 255
     image = Image.fromarray(stored.astype(np.uint16) * 257) if kind.startswith("16") else Image.fromarray(stored)
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    options = {"lossless": True} if kind == "WEBP" else {}
-    shown = pixels(encoded(image, kind.split()[-1], exif=exif, **options), 1)
-    assert shown.shape == ((24, 40) if orientation <= 4 else (40, 24))
-    bright = np.argwhere(shown > 128).mean(axis=0) < np.array(shown.shape) / 2
-    corner = {"top" if bright[0] else "bottom", "left" if bright[1] else "right"}
-    assert corner == {first_row, first_column}
-
-
-@pytest.mark.parametrize(("mode", "text"), [("F", "its pixels are floats"), ("I", "its pixels are 32-bit integers")])
-def test_pixels_without_a_stated_white_are_refused(mode: str, text: str) -> None:
-    data = encoded(Image.new(mode, (4, 4), 1), "TIFF")
-    with pytest.raises(
-        ErfscopeError, match=rf"^cannot read 'x': {text}, which do not say how bright white is; save it with 8 or 16"
-    ):
-        decode(data, name="x", channels=3)
-
-
-def test_a_decompression_bomb_is_an_error_at_the_warning_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    for side in (12, 40):
-        with pytest.raises(
-            ErfscopeError,
-            match=r"^cannot read 'x': it has more than the 100 pixels that Pillow takes for safe; make it smaller",
-        ):
-            decode(encoded(Image.new("L", (side, side))), name="x", channels=3)
-    assert pixels(encoded(Image.new("L", (10, 10)))).shape == (10, 10, 3)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [("WEBP", {}), ("WEBP", {"lossless": True}), ("WEBP", {"exif": Image.Exif().tobytes() + bytes(8)})],
-)
-def test_the_header_of_a_webp_file_says_its_size(kind: str, options: dict[str, object]) -> None:
-    assert _webp_size(encoded(Image.new("RGB", (37, 5)), kind, **options)) == (37, 5)
-    assert _webp_size(encoded(Image.new("RGB", (37, 5)))) == (0, 0)
-
-
-def test_a_file_too_large_to_hold_a_picture_is_not_read(tmp_path: Path) -> None:
-    with (tmp_path / "x.png").open("wb") as file:
-        file.truncate(1 << 31)
-    with pytest.raises(
-        ErfscopeError, match=r"a file of 2048 MiB is too large for an image; make it smaller; keep_going=True passes"
-    ):
-        read_picture(tmp_path / "x.png", channels=3)
+    for orientation, sides in enumerate(SIDES, 1):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        options = {"lossless": True} if kind == "WEBP" else {}
+        shown = pixels(encoded(image, kind.split()[-1], exif=exif, **options), 1)
+        assert shown.shape == ((24, 40) if orientation <= 4 else (40, 24))
+        bright = np.argwhere(shown > 128).mean(axis=0) < np.array(shown.shape) / 2
+        assert {"top" if bright[0] else "bottom", "left" if bright[1] else "right"} == {*sides.split()}
 
 
 @pytest.mark.slow
-def test_a_picture_of_one_row_is_not_resized_to_a_mile(tmp_path: Path) -> None:
+def test_what_is_too_large_is_refused_before_it_is_read_or_resized(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    text = "^cannot read 'x': it has more than the 100 pixels that Pillow takes for safe; make it smaller"
+    for side in (12, 40):
+        with pytest.raises(ErfscopeError, match=text):
+            decode(encoded(Image.new("L", (side, side))), name="x", channels=3)
+    assert pixels(encoded(Image.new("L", (10, 10)))).shape == (10, 10, 3)
+    monkeypatch.undo()
+    with (tmp_path / "x.png").open("wb") as file:
+        file.truncate(1 << 31)
+    text = "a file of 2048 MiB is too large for an image; make it smaller; keep_going=True passes"
+    with pytest.raises(ErfscopeError, match=text):
+        read_picture(tmp_path / "x.png", channels=3)
     Image.new("L", (1_000_000, 1)).save(tmp_path / "row.png")
-    stimuli = open_pictures(
-        tmp_path / "row.png", samples=None, seed=0, crop=preprocess(input_config({})).crop, channels=3
-    )
-    with pytest.raises(
-        ErfscopeError,
-        match=r"row.png': resized by its shorter side, an image of 1000000x1 would be 256000000 pixels long",
-    ):
+    crop = preprocess(input_config({})).crop
+    stimuli = open_pictures(tmp_path / "row.png", samples=None, seed=0, crop=crop, channels=3)
+    text = "row.png': resized by its shorter side, an image of 1000000x1 would be 256000000 pixels long"
+    with pytest.raises(ErfscopeError, match=text):
         stimuli.pixels(0)
-    Image.new("L", (1000, 1)).save(tmp_path / "row.png")
+    Image.new("L", (100, 1)).save(tmp_path / "row.png")
     assert stimuli.pixels(0).shape == (224, 224, 3)
 
 
-LARGE_PNG, LARGE_JPEG = (encoded(Image.fromarray(np.tile(COLOURS, (9, 9, 1))), kind) for kind in ("PNG", "JPEG"))
+def test_the_header_of_a_webp_file_says_its_size() -> None:
+    for options in ({}, {"lossless": True}, {"exif": Image.Exif().tobytes() + bytes(8)}):
+        assert _webp_size(encoded(Image.new("RGB", (37, 5)), "WEBP", **options)) == (37, 5)
+    assert _webp_size(encoded(Image.new("RGB", (37, 5)))) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -268,11 +210,7 @@ def test_a_file_that_cannot_be_read_is_one_line(data: bytes, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def whole(image: Image.Image) -> np.ndarray:
-    return np.asarray(image)
-
-
-def test_arrays_and_pillow_images_give_their_pixels() -> None:
+def test_arrays_pillow_images_and_open_files_give_their_pixels(tmp_path: Path) -> None:
     grey, alpha = COLOURS[..., 0], np.dstack([COLOURS, np.full((6, 5), 255, np.uint8)])
     stimuli = open_arrays(
         [COLOURS, grey, alpha, Image.fromarray(COLOURS), grey[..., None], COLOURS[:, ::-1]], crop=whole, channels=3
@@ -285,9 +223,6 @@ def test_arrays_and_pillow_images_give_their_pixels() -> None:
     assert stimuli.names[5] == "array[5]"
     assert open_arrays(grey, crop=whole, channels=1).pixels(0).shape == (6, 5, 1)
     assert open_arrays(np.stack([COLOURS] * 4), crop=whole, channels=3).n == 4
-
-
-def test_an_open_file_is_the_image_that_it_holds(tmp_path: Path) -> None:
     Image.fromarray(COLOURS).save(tmp_path / "x.png")
     with (tmp_path / "x.png").open("rb") as file:
         stimuli = open_arrays(file, crop=whole, channels=3)
@@ -295,9 +230,6 @@ def test_an_open_file_is_the_image_that_it_holds(tmp_path: Path) -> None:
     assert (stimuli.source, stimuli.is_one_file) == (str(tmp_path / "x.png"), True)
     with pytest.raises(ErfscopeError, match="cannot read 'an open file': it is not an image"):
         open_arrays(io.BytesIO(b"x"), crop=whole, channels=3)
-
-
-def test_the_hash_of_arrays_depends_on_pixels_shape_and_order_but_not_on_the_model() -> None:
     other = COLOURS.copy()
     other[0, 0, 0] ^= 1
     variants = [COLOURS, other, COLOURS.reshape(5, 6, 3), [COLOURS, other], [other, COLOURS]]
@@ -309,10 +241,7 @@ def test_the_hash_of_arrays_depends_on_pixels_shape_and_order_but_not_on_the_mod
 @pytest.mark.parametrize(
     ("given_", "text"),
     [
-        (
-            COLOURS.astype(np.float32),
-            r"array\[0\] is float32 \(6, 5, 3\); give uint8 \(0 \.\.\. 255\), or a ready tensor",
-        ),
+        (COLOURS.astype(np.float32), r"array\[0\] is float32 \(6, 5, 3\); give uint8 \(0 \.\.\. 255\), or a ready"),
         (COLOURS.transpose(2, 0, 1), r"array\[0\] has shape \(3, 6, 5\); give \(H, W, 3\)"),
         ([], "empty sequence"),
         ([COLOURS, "x.png"], r"array\[1\] is a str"),
@@ -324,16 +253,15 @@ def test_arrays_that_are_no_pictures_are_refused_by_place(given_: object, text: 
         open_arrays(given_, crop=whole, channels=3)  # type: ignore[arg-type]
 
 
-def test_a_model_of_other_channels_is_told_what_to_do(tmp_path: Path) -> None:
+def test_crop_gets_the_models_mode_and_must_give_its_shape_and_other_channels_are_told_what_to_do(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "x.png").write_bytes(encoded(Image.fromarray(COLOURS)))
     text = r"6 channels and an image has 3 .*; give a TIFF, zarr or .npy file of so many bands, or synthetic='leaves'"
     with pytest.raises(ErfscopeError, match=text):
         open_pictures([tmp_path / "x.png"], samples=None, seed=0, crop=whole, channels=6)
     with pytest.raises(ErfscopeError, match=text):
         open_arrays(COLOURS, crop=whole, channels=6)
-
-
-def test_crop_gets_the_models_mode_and_must_give_its_shape() -> None:
     modes = []
 
     def crop(image: Image.Image) -> np.ndarray:

@@ -49,14 +49,14 @@ def test_a_directory_gives_20_files_of_all_classes_and_not_the_first(folder: Pat
     assert {name.split("/")[0] for name in names} == {"class0", "class1", "class2"}
     assert stimuli.kind == "image"
     assert stimuli.source == f"20 of 60 images in {str(folder)!r} (seed 0)"
-
-
-def test_each_name_goes_with_its_own_pixels(folder: Path) -> None:
-    stimuli = opened(folder)
     for index, name in enumerate(stimuli.names):
         shown = stimuli.pixels(index)
         assert np.all(shown == int(Path(name).stem))
         assert not shown.flags.writeable
+    # A larger sample begins with the smaller one.
+    assert opened(folder, samples=50).names[:7] == opened(folder, samples=7).names
+    assert opened(folder, samples=1000).n == 60
+    assert opened(folder, samples=1000).source == f"60 images in {str(folder)!r}"
 
 
 def test_the_sample_depends_on_the_seed_and_on_nothing_else(
@@ -72,12 +72,6 @@ def test_the_sample_depends_on_the_seed_and_on_nothing_else(
     assert relative(opened("elsewhere"), Path("elsewhere")) == names
 
 
-def test_a_larger_sample_begins_with_the_smaller_one(folder: Path) -> None:
-    assert opened(folder, samples=50).names[:7] == opened(folder, samples=7).names
-    assert opened(folder, samples=1000).n == 60
-    assert opened(folder, samples=1000).source == f"60 images in {str(folder)!r}"
-
-
 @pytest.mark.slow
 def test_every_file_is_equally_likely_to_be_sampled(folder: Path) -> None:
     counts = np.zeros(60)
@@ -88,7 +82,7 @@ def test_every_file_is_equally_likely_to_be_sampled(folder: Path) -> None:
     assert np.sum((counts - 10) ** 2 / 10) < 98.3
 
 
-def test_named_files_are_all_used_in_their_order(folder: Path) -> None:
+def test_named_files_are_all_used_in_their_order_and_before_those_of_directories(folder: Path, tmp_path: Path) -> None:
     paths = [folder / f"class{number % 3}" / f"{number:03}.png" for number in range(59, 20, -1)]
     stimuli = opened(*paths)
     assert list(stimuli.names) == [str(path) for path in paths]
@@ -99,9 +93,6 @@ def test_named_files_are_all_used_in_their_order(folder: Path) -> None:
     assert set(fewer.names) < {str(path) for path in paths}
     assert set(fewer.names) != {str(path) for path in paths[:5]}
     assert opened(*paths, samples=500).n == 39
-
-
-def test_named_files_come_before_those_of_directories(folder: Path, tmp_path: Path) -> None:
     mine = picture(tmp_path / "mine.png")
     assert opened(folder, mine).names[0] == str(mine)
     assert opened(folder, mine).n == 21
@@ -109,25 +100,24 @@ def test_named_files_come_before_those_of_directories(folder: Path, tmp_path: Pa
     assert opened(folder, mine, samples=1).names == (str(mine),)
 
 
-def test_a_file_that_is_reached_twice_counts_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_and_links_are_followed_and_a_file_that_is_reached_twice_counts_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {"class1/*.png": 20, "**/*.png": 60, "class[01]": 40, "class?/00*.png": 10, "**": 60}
+    for pattern, count in counts.items():
+        assert opened(str(folder / pattern), samples=500).n == count
+    assert opened(picture(tmp_path / "odd[1].png")).n == 1
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / "link").symlink_to(folder, target_is_directory=True)
+    (folder / "loop").symlink_to(top, target_is_directory=True)
+    assert opened(top, samples=500).n == 60
     one = folder / "class0" / "000.png"
     assert opened(one, one).n == 1
     monkeypatch.chdir(folder)
     stimuli = opened("class0/000.png", one, folder, folder / "class0", "*/*.png", samples=500)
     assert stimuli.n == 60
     assert stimuli.names[0] == "class0/000.png"
-
-
-def test_patterns_match_as_a_shell_does_and_below_directories(folder: Path, tmp_path: Path) -> None:
-    for pattern, count in (
-        ("class1/*.png", 20),
-        ("**/*.png", 60),
-        ("class[01]", 40),
-        ("class?/00*.png", 10),
-        ("**", 60),
-    ):
-        assert opened(str(folder / pattern), samples=500).n == count
-    assert opened(picture(tmp_path / "odd[1].png")).n == 1
 
 
 def test_hidden_files_and_other_suffixes_are_left_out(folder: Path) -> None:
@@ -142,23 +132,12 @@ def test_hidden_files_and_other_suffixes_are_left_out(folder: Path) -> None:
         assert str(upper) in names
 
 
-def test_linked_directories_are_followed_and_loops_end(folder: Path, tmp_path: Path) -> None:
-    top = tmp_path / "top"
-    top.mkdir()
-    (top / "link").symlink_to(folder, target_is_directory=True)
-    (folder / "loop").symlink_to(top, target_is_directory=True)
-    assert opened(top, samples=500).n == 60
-
-
-def test_the_hash_is_that_of_the_files_one_after_the_other(folder: Path) -> None:
+def test_the_hash_is_that_of_the_files_and_a_broken_one_raises_when_it_is_asked_for(folder: Path) -> None:
     stimuli = opened(folder, samples=3)
     expected = hashlib.sha256(b"".join(Path(name).read_bytes() for name in stimuli.names)).hexdigest()
     assert stimuli.sha256 == expected
     one = folder / "class0" / "000.png"
     assert opened(one).sha256 == hashlib.sha256(one.read_bytes()).hexdigest()
-
-
-def test_a_broken_file_raises_when_it_is_asked_for_and_not_before(folder: Path) -> None:
     stimuli = opened(folder)
     Path(stimuli.names[11]).write_bytes(b"broken")
     Path(stimuli.names[12]).unlink()
@@ -176,15 +155,11 @@ def test_what_cannot_be_found_is_said_in_one_line(folder: Path, tmp_path: Path) 
     fifo = tmp_path / "pipe.png"
     os.mkfifo(fifo)
     cases = {
-        str(
-            folder / "class0" / "0000.png"
-        ): r"'.*0000\.png' does not exist \(did you mean '.*000\.png'\?\); give an image file",
-        str(tmp_path / "nowhere" / "x.png"): r"'.*' does not exist \(there is no directory '.*nowhere' either\)",
-        str(tmp_path / "empty"): r"no images in the directory '.*empty'; its files need one of these suffixes: \.jpg",
-        str(tmp_path / "empty" / "*.png"): r"no images for the pattern '.*': 0 matches, none",
-        str(
-            tmp_path / "empty" / "*"
-        ): r"no images for the pattern '.*': 2 matches, none of them a file with one of \.jpg",
+        f"{folder}/class0/0000.png": r"'.*0000\.png' does not exist \(did you mean '.*000\.png'\?\); give an image",
+        f"{tmp_path}/nowhere/x.png": r"'.*' does not exist \(there is no directory '.*nowhere' either\)",
+        f"{tmp_path}/empty": r"no images in the directory '.*empty'; its files need one of these suffixes: \.jpg",
+        f"{tmp_path}/empty/*.png": r"no images for the pattern '.*': 0 matches, none",
+        f"{tmp_path}/empty/*": r"no images for the pattern '.*': 2 matches, none of them a file with one of \.jpg",
         str(fifo): r"'.*pipe\.png' is neither a file nor a directory",
         "a" * 5000: r"cannot look for 'aaa.*File name too long",
         "nul\0byte": r"'nul\\x00byte' is no name of a file or folder",

@@ -12,18 +12,13 @@ from erfscope import studies
 from erfscope.apps.lab.studies import STUDIES, kept_study
 from erfscope.apps.lab.studies import study as kept
 from erfscope.apps.lab.studies.study import FOLDER
-from erfscope.cli.main import main
 from erfscope.core import ErfscopeError
 from erfscope.show.view.fit import fit
 
 
-@pytest.fixture(scope="module")
-def skip() -> studies.StudyResult:
-    return studies.run("luo-skip", effort="smoke")
-
-
 @pytest.mark.slow
-def test_a_study_is_read_from_json_as_it_was(skip, tmp_path, monkeypatch):
+def test_a_study_is_read_from_json_as_it_was(tmp_path, monkeypatch):
+    skip = studies.run("luo-skip", effort="smoke")
     skip.save(tmp_path / "luo-skip.json")
     monkeypatch.setattr(kept, "FOLDER", tmp_path)
     read = kept_study("luo-skip")
@@ -38,70 +33,52 @@ def test_a_study_is_read_from_json_as_it_was(skip, tmp_path, monkeypatch):
                 np.testing.assert_allclose(panel.values, same.values, rtol=2**-6, atol=2e-6 * same.values.max())
             else:
                 assert [list(curve.y) for curve in panel.curves] == [list(curve.y) for curve in same.curves]
+    with pytest.raises(ErfscopeError, match="keeps no run of a study 'padding'; run it"):
+        kept_study("padding")
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_package_ships_a_real_run_of_every_study(name):
-    found = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    found, result = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")), kept_study(name)
     assert found["settings"]["effort"] in ("quick", "full", "long")
     assert found["settings"]["data"] is None
     assert found["seconds"] > 1
     assert set(found["environment"]["versions"]) >= {"erfscope", "torch", "numpy"}
     assert found["passed"]
-    assert kept_study(name).document() == found
+    assert result.document() == found
+    # Optional columns are the first to go in a narrow terminal.
+    optional = {column.title for column in result.columns if column.optional}
+    for width in range(40, 161, 10):
+        hidden = set(fit(result.rows_table(result.columns, has_headings=True), width).hidden)
+        assert hidden <= optional or hidden >= optional
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_line_above_the_table_says_why_not_every_claim_is_reproduced(name, capsys, monkeypatch):
+def test_a_line_above_the_table_says_why_not_every_claim_is_reproduced(name, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "600")
-    with pytest.raises(SystemExit):
-        main(["study", name, "--show"])
-    first = capsys.readouterr().out.splitlines()[0]
-    is_all = all(each.verdict == "reproduced" for each in kept_study(name).claims)
+    first = command("study", name, "--show")[1].splitlines()[0]
+    verdicts = {each.verdict for each in kept_study(name).claims}
     said = f"Not every claim below is reproduced: {STUDIES[name].reason}"
-    assert first.startswith(said) is not is_all
-    weaker = any(each.verdict == "mechanism only" for each in kept_study(name).claims)
-    assert first.endswith("; mechanism only: the effect is there, but smaller or in smaller nets.") is weaker
-    assert STUDIES[name].reason or is_all
+    assert first.startswith(said) is (verdicts != {"reproduced"})
+    weaker = first.endswith("; mechanism only: the effect is there, but smaller or in smaller nets.")
+    assert weaker is ("mechanism only" in verdicts)
+    assert STUDIES[name].reason or verdicts == {"reproduced"}
 
 
-def test_a_kept_run_is_printed_and_drawn_and_nothing_is_run(monkeypatch, tmp_path, capsys):
+def test_a_kept_run_is_printed_drawn_and_listed_and_nothing_is_run(monkeypatch, tmp_path, command):
     monkeypatch.setattr(studies, "run", None)
-    with pytest.raises(SystemExit) as stopped:
-        main(["study", "sort-of-clevr", "--show", "-o", str(tmp_path / "figure.png")])
-    out = capsys.readouterr().out
-    assert stopped.value.code == 0
+    code, out, _ = command("study", "sort-of-clevr", "--show", "-o", str(tmp_path / "figure.png"))
+    assert code == 0
     shown = kept_study("sort-of-clevr")
     assert all(word in out for each in shown.claims for word in (*each.claim.split(), *each.ours.split(), each.verdict))
     assert f"torch {shown.environment['versions']['torch']}" in out
     assert (tmp_path / "figure.png").stat().st_size > 10_000
-
-
-def test_a_kept_run_is_not_shown_for_options_that_it_was_not_made_with(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["study", "padding", "--show", "--seed", "3"])
-    assert stopped.value.code == 2
-    assert "prints the kept run of padding (full, seed 0)" in " ".join(capsys.readouterr().err.split())
-
-
-def test_the_list_says_how_many_claims_each_kept_run_reproduces(capsys):
-    with pytest.raises(SystemExit):
-        main(["study", "--list", "--json"])
-    listed = json.loads(capsys.readouterr().out)
-    for entry in listed:
+    code, _, told = command("study", "padding", "--show", "--seed", "3")
+    assert code == 2
+    assert "prints the kept run of padding (full, seed 0)" in " ".join(told.split())
+    for entry in json.loads(command("study", "--list", "--json")[1]):
         verdicts = [each.verdict for each in kept_study(entry["name"]).claims]
         assert entry["kept_run"] == f"{verdicts.count('reproduced')} of {len(verdicts)} reproduced"
-
-
-def test_an_unknown_effort_is_refused():
-    with pytest.raises(ErfscopeError, match="medium"):
-        studies.run("luo-growth", effort="medium")
-
-
-def test_a_study_of_which_no_run_is_kept_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(kept, "FOLDER", tmp_path)
-    with pytest.raises(ErfscopeError, match="keeps no run of a study 'padding'; run it"):
-        kept_study("padding")
 
 
 #: Studies whose claims follow from their rows alone.
@@ -116,12 +93,3 @@ def test_kept_verdicts_are_those_of_the_present_limits(name):
     shown = kept_study(name)
     module = importlib.import_module(f"erfscope.apps.lab.studies.{STUDIES[name].home}")
     assert module._claims(shown.rows) == list(shown.claims)
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_optional_columns_are_the_first_to_go_in_a_narrow_terminal(name):
-    result = kept_study(name)
-    optional = {column.title for column in result.columns if column.optional}
-    for width in range(40, 161, 10):
-        hidden = set(fit(result.rows_table(result.columns, has_headings=True), width).hidden)
-        assert hidden <= optional or hidden >= optional

@@ -44,24 +44,39 @@ def test_both_nets_learn_and_their_erfs_are_told(result, check_shown):
 
 
 @pytest.mark.slow
-def test_setting_the_statistics_widens_the_erf_of_an_untrained_net(result):
-    """As built, the branches of a residual net are weak against its skips."""
+def test_setting_the_statistics_widens_an_untrained_net_and_a_second_run_takes_the_nets_from_the_cache(
+    result, kept, monkeypatch
+):
     for row in result:
+        # As built, the branches of a residual net are weak against its skips.
         assert row.size_before_px > 1.2 * row.size_built_px
         assert row.r50_before_px > 1.2 * row.r50_built_px
 
-
-@pytest.mark.slow
-def test_a_second_run_takes_the_nets_from_the_cache_and_finds_the_same(result, kept, monkeypatch):
     def untrained(*_: object) -> float:
         raise AssertionError("it was trained again")
 
     monkeypatch.setattr("erfscope.apps.lab.studies.training._descend", untrained)
+    assert [path.name for path in kept.iterdir()] == ["luo-training-smoke-seed-0"]
     again = studies.run("luo-training", effort="smoke", cache=kept)
     assert [row.numbers for row in again] == [row.numbers for row in result]
 
 
-def test_a_kept_net_that_is_not_finite_is_named(tmp_path):
+def test_kept_nets_are_finite_and_a_training_that_diverges_is_told_and_not_kept(tmp_path):
+    net = torch.nn.Linear(1, 1)
+
+    def losses(number: int) -> list[torch.Tensor]:
+        if number == 1:
+            net.bias.data.fill_(torch.inf)
+        return []
+
+    optimizer = torch.optim.SGD(net.parameters())
+    words = "the training of any left weights that are not finite after epoch 2"
+    with pytest.raises(erfscope.MeasurementError, match=words):
+        train(StudyOptions(cache=tmp_path), "any", net, optimizer, 3, losses)
+    (file,) = tmp_path.iterdir()
+    assert len(torch.load(file, weights_only=True)["history"]) == 1
+    file.unlink()
+
     def fitted() -> None:
         net = torch.nn.Linear(1, 1)
         train(StudyOptions(cache=tmp_path), "any", net, torch.optim.SGD(net.parameters()), 1, lambda _: ())
@@ -76,23 +91,6 @@ def test_a_kept_net_that_is_not_finite_is_named(tmp_path):
     file.write_bytes(b"no net")
     with pytest.raises(ErfscopeError, match=rf"{file.name} is damaged \(\w+\); remove it"):
         fitted()
-
-
-def test_a_training_that_diverges_is_told_and_not_kept(tmp_path):
-    net = torch.nn.Linear(1, 1)
-
-    def losses(number: int) -> list[torch.Tensor]:
-        if number == 1:
-            net.bias.data.fill_(torch.inf)
-        return []
-
-    optimizer = torch.optim.SGD(net.parameters())
-    with pytest.raises(
-        erfscope.MeasurementError, match="the training of any left weights that are not finite after epoch 2"
-    ):
-        train(StudyOptions(cache=tmp_path), "any", net, optimizer, 3, losses)
-    (file,) = tmp_path.iterdir()
-    assert len(torch.load(file, weights_only=True)["history"]) == 1
 
 
 def test_it_computes_on_one_thread_and_gives_the_others_back_where_it_breaks(monkeypatch):
@@ -118,29 +116,19 @@ def test_the_nets_have_the_theoretical_fields_of_the_papers_depth():
     assert trf.offset_px == (0, 0)
 
 
-def test_classes_count_alike_and_void_not_at_all():
+def test_classes_count_alike_accuracy_is_their_mean_and_shapes_have_their_areas():
     weight = lessons.balance(torch.tensor([0, 0, 0, 1, VOID]), 3)
     assert weight.tolist() == pytest.approx([1 / 3, 1, 1])
     scores = torch.zeros(1, 2, 2, 2)
     assert lessons.targets_of(scores, torch.arange(16).view(1, 4, 4)).tolist() == [[[0, 2], [8, 10]]]
-
-
-def test_accuracy_is_the_mean_over_classes():
-    net = torch.nn.Identity()
-    scores = torch.tensor([[1.0, 0], [1, 0], [1, 0], [1, 0]])
-    assert training._accuracy(net, scores, torch.tensor([0, 0, 0, 1]), classes=2) == 0.5
-
-
-def test_rendered_shapes_have_the_areas_of_their_formulas():
+    scores, classes = torch.tensor([[1.0, 0]] * 4), torch.tensor([0, 0, 0, 1])
+    assert training._accuracy(torch.nn.Identity(), scores, classes, classes=2) == 0.5
     generator = np.random.default_rng(0)
-    disk = images._mask(0, 101, np.array([50.0, 50.0]), 40, generator)
-    assert disk.sum() == pytest.approx(np.pi * 0.8 * 40**2, rel=0.01)
-    ring = images._mask(1, 101, np.array([50.0, 50.0]), 40, generator)
-    assert ring.sum() == pytest.approx(np.pi * (0.9**2 - 0.5**2) * 40**2, rel=0.01)
-    triangle = images._mask(2, 101, np.array([50.0, 50.0]), 40, generator)
-    assert triangle.sum() == pytest.approx(3 * np.sqrt(3) / 4 * 40**2, rel=0.01)
-    cross = images._mask(3, 101, np.array([50.0, 50.0]), 40, generator)
-    assert cross.sum() == pytest.approx((4 * 0.28 * 1.9 - 4 * 0.28**2) * 40**2 / 1, rel=0.02)
+    disk, ring, triangle = np.pi * 0.8, np.pi * (0.9**2 - 0.5**2), 3 * np.sqrt(3) / 4
+    cross = 4 * 0.28 * 1.9 - 4 * 0.28**2
+    for kind, (area, rel) in enumerate(((disk, 0.01), (ring, 0.01), (triangle, 0.01), (cross, 0.02))):
+        shape = images._mask(kind, 101, np.array([50.0, 50.0]), 40, generator)
+        assert shape.sum() == pytest.approx(area * 40**2, rel=rel), kind
 
 
 @pytest.fixture

@@ -18,6 +18,15 @@ TOTALS = {
     "valid": (1, 2, *(3,) * 5, 2, 1),
     "reflect": (2, 4, *(3,) * 5, 4, 2),
 }
+#: Of a kernel that is not symmetric.
+SKEWED = {
+    "replicate": (3, *(2,) * 7, 1),
+    "full": (2,) * 9,
+    "circular": (2,) * 9,
+    "zero": (*(2,) * 8, 1),
+    "valid": (1, *(2,) * 6, 1, 0),
+    "reflect": (2, 3, *(2,) * 6, 1),
+}
 
 
 @pytest.fixture(scope="module")
@@ -26,25 +35,14 @@ def found() -> studies.StudyResult:
 
 
 @pytest.mark.slow
-def test_totals_and_bias_are_those_derived_by_hand(found):
+def test_totals_and_bias_are_those_derived_by_hand(found, check_shown):
     assert {row.name: row.totals for row in found} == TOTALS
     assert [row.bias for row in found] == pytest.approx([0, 0, 0, 1 / 3, 2 / 3, 1 / 3], abs=1e-12)
     assert found.passed
-
-
-@pytest.mark.slow
-def test_totals_of_a_kernel_that_is_not_symmetric_are_those_derived_by_hand(found):
     # An input's total is the kernel's sum where all outputs that it reaches exist, and more where padding repeats it.
-    by_hand = {
-        "replicate": (3, *(2,) * 7, 1),
-        "full": (2,) * 9,
-        "circular": (2,) * 9,
-        "zero": (*(2,) * 8, 1),
-        "valid": (1, *(2,) * 6, 1, 0),
-        "reflect": (2, 3, *(2,) * 6, 1),
-    }
-    assert {row.name: padding.line_totals(row.name, (1, 1, 0))[0] for row in found} == by_hand
+    assert {row.name: padding.line_totals(row.name, (1, 1, 0))[0] for row in found} == SKEWED
     assert [row.bias_skewed for row in found] == pytest.approx([0.5, 0, 0, 0.5, 1, 0.5], abs=1e-12)
+    check_shown(found)
 
 
 def test_circular_padding_answers_alike_around_the_image_and_no_table_of_what_it_sees_beats_the_limit():
@@ -64,30 +62,21 @@ def test_circular_padding_answers_alike_around_the_image_and_no_table_of_what_it
 
 
 @pytest.mark.slow
-def test_units_that_no_border_reaches_have_shifted_erfs_and_turned_pictures_turned_ones(found):
+def test_erfs_are_shifted_turned_and_cut_as_their_padding_says_and_places_are_read_without(found):
     assert max(row.shift_error for row in found) < 1e-12
     assert max(row.turn_symmetric for row in found) < 1e-9
     # Kernels drawn at random do not turn: the maps have little in common.
     assert min(row.turn_other for row in found) > 0.5
-
-
-@pytest.mark.slow
-def test_without_padding_all_units_have_one_erf_and_beyond_full_padding_they_are_cut(found):
     valid, full, circular = (found[mode] for mode in ("valid", "full", "circular"))
     assert valid.r50_centre == valid.r50_edge == valid.r50_corner
     assert full.r50_corner > full.r50_edge > full.r50_centre
     # The corner's ERF is wrapped around to the far corners, so that half of it lies beyond most of the picture.
     assert circular.r50_corner > padding.SIDE / 2
     assert len({round(row.r50_centre, 9) for row in found}) == 1
-
-
-@pytest.mark.slow
-def test_a_net_without_padding_takes_the_place_for_the_class(found):
-    valid = found["valid"]
+    # A net without padding takes the place for the class.
     assert valid.accuracy > 0.9
     assert valid.accuracy_swapped < 0.1
-    assert valid.held
-    assert found["full"].held is None
+    assert (valid.held, full.held) == (True, None)
 
 
 def test_pictures_differ_between_classes_in_order_and_in_height_alone():
@@ -100,8 +89,3 @@ def test_pictures_differ_between_classes_in_order_and_in_height_alone():
         rows = (x.sum(3) > 0).float().argmax(2)[:, :2]
         assert torch.equal((rows >= PICTURE // 2).all(1), classes == (0 if swapped else 1))
         assert torch.equal((rows < PICTURE // 2).all(1), classes == (1 if swapped else 0))
-
-
-@pytest.mark.slow
-def test_the_table_and_the_figure_are_shown_whole(found, check_shown):
-    check_shown(found)

@@ -8,20 +8,7 @@ import torch
 
 from erfscope import studies
 from erfscope.apps.lab.studies.scenes import sort_of_clevr
-from erfscope.apps.lab.studies.scenes.sort_of_clevr import (
-    CIRCLE,
-    COLOURS,
-    NO,
-    ONE,
-    RADIUS,
-    SIDE,
-    SQUARE,
-    YES,
-    _alone,
-    _related,
-    drawn,
-    scenes,
-)
+from erfscope.apps.lab.studies.scenes.sort_of_clevr import CIRCLE, COLOURS, NO, ONE, RADIUS, SIDE, SQUARE, YES
 
 CENTRES = np.array([(10, 10), (10, 30), (70, 70), (40, 40), (60, 10), (30, 69)])
 ROUND = np.array([True, False, False, True, False, False])
@@ -33,7 +20,7 @@ def found() -> studies.StudyResult:
 
 
 @pytest.mark.slow
-def test_erf_sizes_rank_conv_s_conv_l_attention(found):
+def test_erf_sizes_rank_conv_s_conv_l_attention(found, check_shown):
     small, large, attention = found
     for measure in ("r90_before", "r90"):
         sizes = [getattr(row, measure) for row in (small, large, attention)]
@@ -44,48 +31,36 @@ def test_erf_sizes_rank_conv_s_conv_l_attention(found):
     assert (small.trf, large.trf, attention.trf) == (9, 45, None)
     assert found.passed
     assert [row.published for row in found] == [54.4, 73.3, 81.8]
+    check_shown(found)
 
 
-def test_questions_about_one_object_are_answered_by_where_it_is():
-    assert [_alone(0, kind, CENTRES, ROUND) for kind in range(3)] == [CIRCLE, YES, YES]
-    assert [_alone(2, kind, CENTRES, ROUND) for kind in range(3)] == [SQUARE, NO, NO]
-
-
-def test_relational_questions_are_answered_by_the_others():
+def test_questions_are_answered_by_where_things_are_and_a_blind_net_gets_the_most_frequent_answer():
+    alone, related = sort_of_clevr._alone, sort_of_clevr._related
+    assert [alone(0, kind, CENTRES, ROUND) for kind in range(3)] == [CIRCLE, YES, YES]
+    assert [alone(2, kind, CENTRES, ROUND) for kind in range(3)] == [SQUARE, NO, NO]
     # From (10, 10) the nearest is (10, 30), a square; the furthest (70, 70), a square; of circles there are two.
-    assert [_related(0, kind, CENTRES, ROUND) for kind in range(3)] == [SQUARE, SQUARE, ONE + 1]
+    assert [related(0, kind, CENTRES, ROUND) for kind in range(3)] == [SQUARE, SQUARE, ONE + 1]
     # From (30, 69) the nearest is (40, 40), a circle, and there are four squares.
-    assert [_related(5, kind, CENTRES, ROUND) for kind in (0, 2)] == [CIRCLE, ONE + 3]
-
-
-def test_pictures_have_every_colour_in_its_shape():
-    picture = drawn(CENTRES, ROUND) + 0.5
-    for (row, col), colour, circle in zip(CENTRES, COLOURS, ROUND, strict=True):
-        assert picture[:, row, col] == pytest.approx(colour)
-        corner = picture[:, row + RADIUS, col + RADIUS] if max(row, col) + RADIUS < SIDE else None
-        if corner is not None:
-            assert (corner == colour).all() == (not circle)
-    seen = scenes(20, np.random.default_rng(0))
-    assert seen.questions.sum(2).eq(3).all()
-    assert seen.questions[:, :10, 6].eq(1).all()
-    assert seen.questions[:, 10:, 7].eq(1).all()
-    # Objects do not overlap: all six areas are whole.
-    squares, circles = (2 * RADIUS + 1) ** 2, int((np.hypot(*np.indices((11, 11)) - 5) <= RADIUS).sum())
-    areas = [
-        int((abs(p + 0.5 - c[:, None, None]).max(0) < 1e-6).sum())
-        for p in seen.pictures.numpy()
-        for c in COLOURS.astype(np.float32)
-    ]
-    assert set(areas) == {squares, circles}
-
-
-def test_a_blind_net_gets_the_most_frequent_answer():
-    one = scenes(30, np.random.default_rng(1))
+    assert [related(5, kind, CENTRES, ROUND) for kind in (0, 2)] == [CIRCLE, ONE + 3]
+    one = sort_of_clevr.scenes(30, np.random.default_rng(1))
     # Trained on the questions that it is asked, it cannot do worse than the most frequent answer of all.
     counts = torch.bincount(one.answers[:, 10:].flatten())
     assert sort_of_clevr.blind(one, one) >= float(counts.max() / counts.sum())
 
 
-@pytest.mark.slow
-def test_the_table_and_the_figure_are_shown_whole(found, check_shown):
-    check_shown(found)
+def test_pictures_have_every_colour_in_its_shape():
+    picture = sort_of_clevr.drawn(CENTRES, ROUND) + 0.5
+    for (row, col), colour, circle in zip(CENTRES, COLOURS, ROUND, strict=True):
+        assert picture[:, row, col] == pytest.approx(colour)
+        corner = picture[:, row + RADIUS, col + RADIUS] if max(row, col) + RADIUS < SIDE else None
+        if corner is not None:
+            assert (corner == colour).all() == (not circle)
+    seen = sort_of_clevr.scenes(20, np.random.default_rng(0))
+    assert seen.questions.sum(2).eq(3).all()
+    assert seen.questions[:, :10, 6].eq(1).all()
+    assert seen.questions[:, 10:, 7].eq(1).all()
+    # Objects do not overlap: all six areas are whole.
+    squares, circles = (2 * RADIUS + 1) ** 2, int((np.hypot(*np.indices((11, 11)) - 5) <= RADIUS).sum())
+    pictures, colours = seen.pictures.numpy()[:, None] + 0.5, COLOURS.astype(np.float32)[:, :, None, None]
+    areas = (abs(pictures - colours).max(2) < 1e-6).sum((2, 3))
+    assert set(areas.flat) == {squares, circles}

@@ -8,16 +8,8 @@ import pytest
 import torch
 
 from erfscope import studies
-from erfscope.apps.lab.studies.syncmnist import (
-    GLYPHS,
-    PARAMETERS,
-    SMALL,
-    Scale,
-    _paths,
-    glyph,
-    moving_digits,
-    video_net,
-)
+from erfscope.apps.lab.studies import syncmnist
+from erfscope.apps.lab.studies.syncmnist import GLYPHS, SMALL, Scale, glyph, moving_digits, video_net
 
 
 @pytest.fixture(scope="module")
@@ -26,41 +18,33 @@ def found() -> studies.StudyResult:
 
 
 @pytest.mark.slow
-def test_a_fully_connected_gcn_looks_at_all_other_cells_alike_and_attention_does_not(found):
-    gcn, attention = found["I3D-S + GCN"], found["I3D-S + SA"]
+def test_a_fully_connected_gcn_looks_at_all_other_cells_alike_and_attention_does_not(found, check_shown):
+    alone, gcn, attention = (found[name] for name in ("I3D-S", "I3D-S + GCN", "I3D-S + SA"))
     assert gcn.spread < 1e-6
     assert attention.spread > 1e-6
     assert attention.spread_trained > attention.spread
     assert gcn.other_frames == attention.other_frames == 0
     # The residual makes the unit's own cell the largest by far.
     assert gcn.own > 0.5
-    assert found["I3D-S"].spread is None
+    assert (alone.spread, alone.accuracies) == (None, None)
     assert found.passed
-
-
-@pytest.mark.slow
-def test_classes_are_46_and_accuracies_are_shares(found):
-    assert Scale().classes == 46
-    assert SMALL.classes == 4
-    assert len(found["I3D-S + SA"].accuracies) == 4
-    assert all(0 <= each <= 1 for each in found["I3D-S + SA"].accuracies)
-    assert found["I3D-S"].accuracies is None
-
-
-@pytest.mark.slow
-def test_accuracies_have_the_errors_of_a_sample(found):
-    row = found["I3D-S + SA"]
-    share = np.array(row.accuracies)
-    assert row.errors == pytest.approx(np.sqrt(share * (1 - share) / 19))
+    assert (Scale().classes, SMALL.classes) == (46, 4)
+    # Accuracies are shares, with the errors of a sample.
+    share = np.array(attention.accuracies)
+    assert share.shape == (4,)
+    assert share.min() >= 0
+    assert share.max() <= 1
+    assert attention.errors == pytest.approx(np.sqrt(share * (1 - share) / 19))
     chart, _ = (panel for line in found.picture.rows for panel in line if isinstance(panel, studies.Chart))
-    assert chart.curves[0].error == pytest.approx(100 * np.array(row.errors))
+    assert chart.curves[0].error == pytest.approx(100 * np.array(attention.errors))
+    check_shown(found)
 
 
 def test_the_first_two_digits_are_in_step_within_the_distance():
     scale, generator = Scale(), np.random.default_rng(0)
     for distance in (20, 100):
         for _ in range(20):
-            paths = _paths(True, distance, scale, generator)
+            paths = syncmnist._paths(True, distance, scale, generator)
             apart = paths[1] - paths[0]
             assert (apart == apart[0]).all()
             assert np.hypot(*apart[0]) <= distance
@@ -69,11 +53,9 @@ def test_the_first_two_digits_are_in_step_within_the_distance():
             assert not (paths[2] - paths[0] == (paths[2] - paths[0])[0]).all()
 
 
-def test_videos_show_their_digits_in_every_frame():
-    scale = Scale(frames=3, side=64, zoom=1, digits=1, symbols=10)
-    videos, _ = moving_digits(
-        5, 30, Scale(frames=3, side=64, zoom=1, digits=2, symbols=2), np.random.default_rng(0), same=True
-    )
+def test_videos_show_their_digits_in_every_frame_which_move_alike_for_one_pattern():
+    two = Scale(frames=3, side=64, zoom=1, digits=2, symbols=2)
+    videos, _ = moving_digits(5, 30, two, np.random.default_rng(0), same=True)
     assert videos.shape == (5, 1, 3, 64, 64)
     # Digits 0 and 1 only, which may overlap.
     ink = sum(glyph(digit, 1).sum() for digit in (0, 1))
@@ -81,10 +63,7 @@ def test_videos_show_their_digits_in_every_frame():
     assert (videos.sum((3, 4)) >= max(glyph(digit, 1).sum() for digit in (0, 1))).all()
     assert len({glyph(digit, 2).tobytes() for digit in range(10)}) == len(GLYPHS) == 10
     assert glyph(8, 2).shape == (14, 14)
-    assert scale.classes == 46
-
-
-def test_the_same_pattern_moves_alike_in_all_videos():
+    assert Scale(frames=3, side=64, zoom=1, digits=1, symbols=10).classes == 46
     videos, classes = moving_digits(6, 60, Scale(), np.random.default_rng(0), same=True)
     assert (classes < 45).all()
     # A digit is 10 of 14 columns and all 14 rows; centres of mass move alike up to their shapes.
@@ -103,11 +82,6 @@ def test_nets_have_the_papers_map_and_nearly_its_parameters():
     with torch.no_grad():
         y = net[:3](torch.zeros(1, 1, 10, 128, 128))
     assert y.shape == (1, 128, 5, 16, 16)
-    for name, published in PARAMETERS.items():
+    for name, published in syncmnist.PARAMETERS.items():
         count = sum(parameter.numel() for parameter in video_net(name, 46).parameters())
         assert count == pytest.approx(published, rel=0.08)
-
-
-@pytest.mark.slow
-def test_the_table_and_the_figure_are_shown_whole(found, check_shown):
-    check_shown(found)

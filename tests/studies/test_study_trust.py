@@ -32,16 +32,9 @@ def tiny(seed: int = 0) -> nn.Module:
 
 
 def made_up(share: float, ratio: float, se: float = 0.01, *, disagrees: bool = False, normalised: float = 0.1) -> Found:
-    return Found(
-        share=share,
-        ratio=(ratio, se),
-        disagrees=disagrees,
-        module="layer3" if disagrees else None,
-        sigma=1e-4,
-        infidelity=np.linspace(1.0, 2.0, 8) * (1 + share),
-        normalised=np.full(8, normalised),
-        energy=np.full(8, 4.0 * (1 - share) ** 2),
-    )
+    found = {"disagrees": disagrees, "module": "layer3" if disagrees else None, "sigma": 1e-4}
+    found |= {"infidelity": np.linspace(1.0, 2.0, 8) * (1 + share), "normalised": np.full(8, normalised)}
+    return Found(share=share, ratio=(ratio, se), energy=np.full(8, 4.0 * (1 - share) ** 2), **found)
 
 
 def row(share: float, ratio: float, **given: float) -> studies.StudyRow:
@@ -49,43 +42,43 @@ def row(share: float, ratio: float, **given: float) -> studies.StudyRow:
 
 
 @pytest.mark.slow
-def test_the_ratio_is_one_or_that_of_the_closed_form_and_the_share_is_found(found):
+def test_shares_are_found_infidelity_sees_no_factor_and_other_weights_leave_less_of_the_order(found, check_shown):
     whole, lost = found["test_vit, blocks.4, 0%"], found["test_vit, blocks.4, 5%"]
     assert abs(whole.ratio - 1) < 0.01
     assert lost.ratio == pytest.approx(1 / 0.95**2, abs=0.01)
     assert (whole.found, lost.found, lost.named) == (0, 1, 1)
     assert lost.ratio_z > lost.infidelity_z > 3
     assert found.passed
-
-
-@pytest.mark.slow
-def test_infidelity_that_is_normalised_sees_no_factor_and_sees_a_branch(found):
-    assert found["test_vit, blocks.4, 5%"].normalised == pytest.approx(1, abs=0.01)
+    # Normalised, infidelity sees no factor, but a branch.
+    assert lost.normalised == pytest.approx(1, abs=0.01)
     assert found["test_vit, blocks.5.attn, 5%"].normalised > 1.5
-
-
-@pytest.mark.slow
-def test_other_weights_leave_less_of_the_order_of_pixels_and_as_much_of_the_patch(found):
     rows = [row for row in found if row.correlation is not None]
     assert [row.case for row in rows][:2] == ["weights kept", "redrawn from blocks.5 on"]
     assert rows[-1].correlation < rows[0].correlation
     assert rows[-1].overlap > 0.5
+    check_shown(found)
+    check_shown(replace(found, columns=EVERY), 100)
 
 
-def test_a_ratio_that_is_off_and_a_share_that_is_missed_fail():
-    right = row(0.2, 1 / 0.8**2, disagrees=True)
-    assert right.passed
-    assert not row(0.2, 1.1 / 0.8**2, disagrees=True).passed
-    assert not row(0.2, 1 / 0.8**2).passed
-    assert not row(0.2, 1 / 0.8**2, disagrees=True, normalised=0.2).passed
-    assert not row(0.0, 1.0, disagrees=True).passed
-    assert row(0.0, 1.0).passed
-    assert row(0.0, 1.2, se=0.1).passed
-
-
-def test_errors_of_runs_are_those_of_their_mean():
+def test_a_ratio_that_is_off_or_a_share_that_is_missed_fails_and_ranks_correlate():
+    expected = 1 / 0.8**2
+    for passes, share, ratio, more in (
+        (True, 0.2, expected, {"disagrees": True}),
+        (False, 0.2, 1.1 * expected, {"disagrees": True}),
+        (False, 0.2, expected, {}),
+        (False, 0.2, expected, {"disagrees": True, "normalised": 0.2}),
+        (False, 0.0, 1.0, {"disagrees": True}),
+        (True, 0.0, 1.0, {}),
+        (True, 0.0, 1.2, {"se": 0.1}),
+    ):
+        assert row(share, ratio, **more).passed is passes
     assert trust._mean_of([(1.0, 0.3), (2.0, 0.4)]) == pytest.approx((1.5, 0.25))
     assert trust._over_images([np.array([1.0, 3.0]), np.array([5.0])]) == pytest.approx((3.0, 2 / 3**0.5))
+    one = np.array([[1.0, 2.0], [3.0, 94.0]])
+    assert _stage("", one, 7 * one).overlap == pytest.approx(1)
+    turned = _stage("", one, np.array([[3.0, 2.0], [1.0, 94.0]]))
+    assert turned.correlation == pytest.approx(0.2)
+    assert turned.overlap == pytest.approx(0.98)
 
 
 def test_a_detached_share_leaves_values_bit_equal_and_takes_its_part_of_the_gradient():
@@ -130,42 +123,22 @@ def test_a_cascade_gives_the_parts_the_other_weights_from_the_output_down():
     net = Net(name="tiny", block="0", branch="1", parts=(("first", ("0.",)), ("last", ("2.",))))
     own = one.module[0].weight.detach().clone()
     stages = cascade(net, one, other, samples=8, seed=0)
-    assert next(stages).part == ""
-    assert next(stages).part == "last"
+    assert [next(stages).part for _ in range(2)] == ["", "last"]
     assert torch.equal(one.module[2].weight, other.module[2].weight)
     assert torch.equal(one.module[0].weight, own)
     assert next(stages).part == "first"
     assert torch.equal(one.module[0].weight, other.module[0].weight)
 
 
-def test_correlation_goes_by_ranks_and_overlap_by_shares():
-    one = np.array([[1.0, 2.0], [3.0, 94.0]])
-    assert _stage("", one, 7 * one).overlap == pytest.approx(1)
-    turned = _stage("", one, np.array([[3.0, 2.0], [1.0, 94.0]]))
-    assert turned.correlation == pytest.approx(0.2)
-    assert turned.overlap == pytest.approx(0.98)
-
-
 @pytest.mark.slow
-def test_every_weight_of_the_measured_layers_is_in_one_part():
+def test_weights_are_taken_by_name_and_each_is_in_one_part(tmp_path):
     for net in NETS:
         for key in built(net.name, 0).module.state_dict():
             parts = [part for part, starts in net.parts if key.startswith(starts)]
             assert len(parts) == (0 if key.startswith(("fc.", "head.", "norm.")) else 1), key
-
-
-@pytest.mark.slow
-def test_weights_are_taken_from_a_folder_and_asked_for_by_name(tmp_path):
     with pytest.raises(ErfscopeError, match=r"no weights of test_vit: neither test_vit.safetensors nor test_vit.pth"):
         built("test_vit", 0, tmp_path)
     drawn = built("test_vit", 7).module.state_dict()
     save_file(drawn, tmp_path / "test_vit.safetensors")
     read = built("test_vit", 0, tmp_path).module.state_dict()
     assert all(torch.equal(read[key], value) for key, value in drawn.items())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("every", [False, True])
-def test_the_table_and_the_figure_are_shown_whole(every, found, check_shown):
-    wide = replace(found, columns=EVERY)
-    check_shown(wide if every else found, 100 if every else 80)

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from erfscope import studies
 from erfscope.apps.lab.studies.study import StudyOptions
 from erfscope.apps.lab.studies.training import batches, one_cycle, train
 
@@ -42,13 +41,11 @@ def trained(cache: Path | None, before_batch: Callable[[int], None] = lambda _: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_training_that_is_killed_at_random_ends_as_in_one_go(seed, tmp_path):
-    last = random.Random(seed).randrange(BATCHES, EPOCHS * BATCHES)
-    code = (
-        f"from test_training import trained, killer; trained(__import__('pathlib').Path(sys.argv[1]), killer({last}))"
-    )
-    done = subprocess.run([sys.executable, "-c", f"import sys; {code}", tmp_path], cwd=Path(__file__).parent)
+def test_a_training_that_is_killed_at_random_ends_as_in_one_go(tmp_path):
+    last = random.Random(0).randrange(BATCHES, EPOCHS * BATCHES)
+    code = "import sys, pathlib; from test_training import trained, killer; "
+    code += f"trained(pathlib.Path(sys.argv[1]), killer({last}))"
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=Path(__file__).parent)
     assert done.returncode == -signal.SIGKILL
     seen: list[int] = []
     weights, history = trained(tmp_path, seen.append)
@@ -64,21 +61,10 @@ def killer(last: int) -> Callable[[int], None]:
     return lambda number: os.kill(os.getpid(), signal.SIGKILL) if number == last else None
 
 
-@pytest.mark.slow
-def test_nets_are_kept_by_run(tmp_path):
-    first = studies.run("padding", effort="smoke", cache=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["padding-smoke-seed-0"]
-    again = studies.run("padding", effort="smoke", cache=tmp_path)
-    assert [row.numbers for row in again] == [row.numbers for row in first]
-
-
-def test_long_is_as_full_where_a_study_has_no_long_size():
+def test_sizes_and_rates_of_trainings_are_those_of_their_effort():
     sizes = {"full": 3, "quick": 2, "smoke": 1}
     assert [StudyOptions(effort=each).pick(**sizes) for each in ("long", "full", "quick")] == [3, 3, 2]
     assert StudyOptions(effort="long").pick(**sizes, long=9) == 9
-
-
-def test_the_rate_is_a_line_up_and_half_a_cosine_down():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
     rates = []
     for done in (0, 0.1, 0.2, 0.6, 1):

@@ -7,13 +7,9 @@ import math
 
 import numpy as np
 import pytest
+from closed import agree
 
 from erfscope import theory
-
-
-def agree(obtained, expected, tolerance=1e-12):
-    assert obtained.shape == expected.shape
-    assert np.abs(obtained - expected).max() <= tolerance * max(np.abs(expected).max(), 1e-300)
 
 
 @pytest.fixture
@@ -38,9 +34,6 @@ def signs(count):
     return itertools.product((-1.0, 1.0), repeat=count)
 
 
-# --- D2
-
-
 def test_random_weights_of_a_linear_gcn_by_going_through_all_signs(mixing):
     """Variance of the signed influence: with the square of A^L (E0-06), times all widths."""
     widths, sigma = (1, 2, 3, 1), 0.7
@@ -59,9 +52,6 @@ def test_squares_of_entries_of_a_product_of_random_matrices_are_correlated(rng):
     """E0-08: the entries themselves are not; Cov((AB)_11^2, (AB)_12^2) = 2n."""
     left, right = rng.standard_normal((100_000, 1, 4)), rng.standard_normal((100_000, 4, 2))
     assert np.cov(np.square(left @ right)[:, 0].T)[0, 1] == pytest.approx(2 * 4, rel=0.1)
-
-
-# --- D4
 
 
 @pytest.mark.parametrize("weights", [(0.8, -1.1), (-0.9, 0.7, 1.2, -1.0), (0.5, 1.5, -0.4), (1.0, -0.2, 0.7), (0.6,)])
@@ -120,29 +110,21 @@ def test_gates_that_always_agree_halve_the_square(mixing):
     assert np.isfinite(theory.relu_gcn_random_weights(deaf, np.ones((5, 5))).variance).all()
 
 
-# --- E6
-
-
-def test_mean_of_attention_over_all_signs(rng):
-    """The signed influence is quadratic in X, so any distribution with these second moments gives the mean exactly."""
+def test_mean_of_attention_over_all_signs_and_one_channel_follows_the_covariance(rng, covariance):
+    # The signed influence is quadratic in X, so any distribution with these second moments gives the mean exactly.
     root, weights = rng.standard_normal((4, 4)), [rng.standard_normal((2, d)) for d in (3, 3, 5)]
     maps = []
     for values in signs(8):
         x = root @ np.array(values).reshape(4, 2)
         maps.append(theory.influence_of(theory.dot_attention(x, *weights, scale=0.25), "signed"))
     agree(theory.dot_attention_mean(root @ root.T, *weights, scale=0.25), np.mean(maps, 0))
-
-
-def test_one_channel_follows_the_covariance(covariance):
-    """Eq. 16: 2 w C_pi off the diagonal, 2 w V_p + w sum V_j on it; (n + 2) w V for equal variances."""
+    # Eq. 16: 2 w C_pi off the diagonal, 2 w V_p + w sum V_j on it; (n + 2) w V for equal variances.
     w = 0.7 * -1.3 * 0.5
     closed = theory.dot_attention_mean(covariance, [[0.7]], [[-1.3]], [[0.5]])
     agree(closed, 2 * w * covariance + w * np.trace(covariance) * np.eye(5))
     flat = theory.dot_attention_mean(2 * np.eye(5), [[0.7]], [[-1.3]], [[0.5]])
     agree(np.diag(flat), np.full(5, (5 + 2) * w * 2))
 
-
-# --- E7
 
 PRINTED = np.array([[1.0, 0.6, 0.3], [0.6, 1.0, 0.2], [0.3, 0.2, 1.0]])
 
@@ -184,17 +166,3 @@ def test_variance_of_attention_for_inputs_that_are_not_gaussian(rng):
     squares = np.cov((inputs**2).T, bias=True)
     closed = theory.dot_attention_random_weights(root @ root.T, weight_variance=0.3, squares=squares).variance
     agree(closed, 0.3 * np.mean([scalar_influence(x) ** 2 for x in inputs], 0))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda a: theory.relu_gcn_mean(a, []), "weights is empty"),
-        (lambda a: theory.relu_gcn_mean(-a, [1, 1, 1]), "non-negative adjacency only"),
-        (lambda a: theory.relu_gcn_random_weights(a, np.eye(4)), "the covariance is for 4 nodes, but there are 5"),
-        (lambda a: theory.relu_gcn_random_weights(a, np.eye(5), widths=(1, 1)), "three widths, not 2"),
-    ],
-)
-def test_bad_input_is_named(mixing, call, message):
-    with pytest.raises(ValueError, match=message):
-        call(mixing)

@@ -18,14 +18,8 @@ TEXT = (
     " maps; pip install '.[explore]' in a checkout; put what is there with --image YOUR.png, and a name - or none - as"
     " it is; --checkpoint /a/path/that/no/line/has/room/for/beside/its/option/since/it/is/far/too/long.pth"
 )
-WHOLE = (
-    "--input-size 448,",
-    "`--weights random-raw`",
-    "--trust),",
-    "-o DIR",
-    "pip install '.[explore]'",
-    "--image YOUR.png,",
-)
+WHOLE = ("--input-size 448,", "`--weights random-raw`", "--trust),", "-o DIR")
+WHOLE += ("pip install '.[explore]'", "--image YOUR.png,")
 
 
 def in_text(width: int) -> str:

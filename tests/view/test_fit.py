@@ -55,14 +55,8 @@ def test_the_least_important_columns_go_first_and_the_last_of_one_rank():
 
 
 def test_words_wrap_before_a_column_goes_and_numbers_with_their_errors_stay_together():
-    table = Table(
-        columns=(
-            Column(name="what"),
-            Column(name="words", folds=True),
-            Column(name="number", kind="number", folds=True),
-        ),
-        rows=(TableRow(cells=("a", "one two three four", "12.5 ± 0.25")),),
-    )
+    columns = (Column(name="what"), Column(name="words", folds=True), Column(name="number", kind="number", folds=True))
+    table = Table(columns=columns, rows=(TableRow(cells=("a", "one two three four", "12.5 ± 0.25")),))
     assert fit(table, 60).widths == (4, 18, 11)
     narrow = fit(table, 4 + 7 + 11 + 2 * GAP)
     assert (narrow.widths, narrow.hidden) == ((4, 7, 11), ())
@@ -77,9 +71,8 @@ def test_words_wrap_before_a_column_goes_and_numbers_with_their_errors_stay_toge
 
 @pytest.mark.parametrize("kind", ["name", "text"])
 def test_a_name_without_marks_is_broken_at_its_longest(kind):
-    table = Table(
-        columns=(Column(name="n", kind=kind, folds=True), Column(name="b")), rows=(TableRow(cells=("x" * 90, "1")),)
-    )
+    columns = (Column(name="n", kind=kind, folds=True), Column(name="b"))
+    table = Table(columns=columns, rows=(TableRow(cells=("x" * 90, "1")),))
     assert fit(table, 30).widths == (27, 1)
     assert fit(table, 10).widths[0] == LONGEST_WORD
     assert max(len(line) for lines in aligned(table, 30) for line in lines) == 30

@@ -19,6 +19,7 @@ from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
+from test_page import failed
 
 import erfscope
 from erfscope import ErfMap, Report
@@ -61,20 +62,8 @@ def report() -> Report:
     """Three models, one of which has no theoretical ratio, and one that failed."""
     options = {"weights": "random", "samples": 4, "input_size": 64}
     compared = erfscope.compare({"Res": "test_resnet", "ViT": "test_vit", "Conv": "test_convnext"}, **options)
-    nothing = {
-        "measures": {},
-        "map": None,
-        "trf": None,
-        "unit": None,
-        "picture": None,
-        "layer": "",
-        "findings": (),
-        "cost": None,
-    }
-    failed = dataclasses.replace(
-        compared[0], id="broken", label="Broken", status="error", error="its weights hold NaN", **nothing
-    )
-    return dataclasses.replace(compared, results=(compared[0], failed, *compared.results[1:]))
+    broken = dataclasses.replace(failed(compared[0], "its weights hold NaN"), id="broken", label="Broken")
+    return dataclasses.replace(compared, results=(compared[0], broken, *compared.results[1:]))
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +133,7 @@ def captions(browser: Chrome) -> list[str]:
     return [each.text for each in browser.find_elements(By.CSS_SELECTOR, "figcaption:has(.colours)")]
 
 
-def test_the_page_renders_in_silence_and_asks_for_nothing(browser, address):
+def test_the_page_renders_in_silence_and_details_are_folded_until_they_are_asked_for(browser, address):
     opened(browser, address)
     assert browser.get_log("browser") == []
     assert requests(browser) == {address}
@@ -154,9 +143,34 @@ def test_the_page_renders_in_silence_and_asks_for_nothing(browser, address):
         i for i in browser.find_elements(By.CSS_SELECTOR, "svg.map") if i.size["width"] < 100 or i.size["height"] < 100
     ]
     assert broken == []
+    opened(browser, address)
+    assert unfolded(browser) == []
+    browser.find_element(By.CSS_SELECTOR, '.multiple[href="#result-2"]').click()
+    # The browser tells the page of a new fragment some time after the click.
+    WebDriverWait(browser, 20).until(unfolded)
+    assert unfolded(browser) == [2]
+    opened(browser, "about:blank")
+    opened(browser, f"{address}#result-3")
+    assert unfolded(browser) == [3]
 
 
-def test_the_script_is_the_one_that_the_policy_names(browser, report, tmp_path):
+def test_names_run_nothing_and_the_script_is_the_one_that_the_policy_names(browser, report, tmp_path):
+    first = report[0]
+    weights = dataclasses.replace(first.weights, fallback=True, reason=HOSTILE)
+    bad = dataclasses.replace(
+        first, label=HOSTILE, layer=HOSTILE, weights=weights, findings=(Finding(code="x", text=HOSTILE),), wrt=HOSTILE
+    )
+    worse = dataclasses.replace(report[1], label=HOSTILE, error=HOSTILE, model=HOSTILE)
+    page = written(Report(results=(bad, worse, report[2]), settings={HOSTILE: HOSTILE}), tmp_path)
+    opened(browser, page)
+    # An alert would make every further command fail.
+    assert browser.execute_script("return document.scripts.length") == 1
+    assert browser.find_elements(By.TAG_NAME, "img") == []
+    assert browser.get_log("browser") == []
+    assert requests(browser) == {page}
+    assert "<script>alert(1)</script>" in browser.find_element(By.TAG_NAME, "h3").text
+    column(browser, "model").find_element(By.TAG_NAME, "button").click()
+    assert overflow(browser) == 0
     changed = html(report).replace('"use strict";', '"use strict"; document.title = "changed";')
     (tmp_path / "erf.html").write_text(changed, encoding="utf-8")
     opened(browser, (tmp_path / "erf.html").as_uri())
@@ -189,16 +203,13 @@ def test_columns_sort_by_number_both_ways_with_what_is_missing_last(browser, add
     assert column(browser, name).get_attribute("aria-sort") == "none"
 
 
-def test_names_sort_as_words_and_one_column_at_a_time(browser, address):
+def test_names_sort_as_words_and_the_scale_in_force_is_the_one_that_is_shown_and_said(browser, address):
     opened(browser, address)
     column(browser, "r50").find_element(By.TAG_NAME, "button").click()
     column(browser, "model").find_element(By.TAG_NAME, "button").click()
     assert labels(browser) == ["Broken", "Conv", "Res", "ViT"]
     heads = browser.find_elements(By.CSS_SELECTOR, "table.results thead th")
     assert [head.get_attribute("aria-sort") for head in heads].count("none") == len(heads) - 1
-
-
-def test_the_scale_in_force_is_the_one_that_is_shown_and_said(browser, address):
     opened(browser, address)
     unfold(browser)
     assert seen(browser) == ["s s-share r r-own r-shared"] * 3
@@ -242,18 +253,6 @@ def pixels(element) -> np.ndarray:
     return np.asarray(seen, dtype=float)
 
 
-def test_details_are_folded_until_they_are_asked_for(browser, address):
-    opened(browser, address)
-    assert unfolded(browser) == []
-    browser.find_element(By.CSS_SELECTOR, '.multiple[href="#result-2"]').click()
-    # The browser tells the page of a new fragment some time after the click.
-    WebDriverWait(browser, 20).until(unfolded)
-    assert unfolded(browser) == [2]
-    opened(browser, "about:blank")
-    opened(browser, f"{address}#result-3")
-    assert unfolded(browser) == [3]
-
-
 def test_a_narrow_window_scrolls_the_table_and_not_the_page(browser, address):
     opened(browser, address, width=390)
     assert overflow(browser) == 0
@@ -282,7 +281,9 @@ def test_the_radii_at_a_glance_stand_below_their_heads(browser, address, width):
         assert max(edges) - min(edges) < 1, edges
 
 
-def test_the_whole_table_is_seen_in_a_usual_window(browser, tmp_path):
+def test_the_whole_table_is_seen_in_a_usual_window_and_numbers_of_a_steep_density_are_not_cut(
+    browser, tmp_path, report
+):
     for number, shown in enumerate((made_up.four(), made_up.stages())):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -293,9 +294,6 @@ def test_the_whole_table_is_seen_in_a_usual_window(browser, tmp_path):
         )
         assert inside <= width
         assert column(browser, "GMACs").is_displayed()
-
-
-def test_the_numbers_of_a_steep_density_are_not_cut(browser, report, tmp_path):
     rows, cols = np.indices((41, 41)) - 20.0
     values = np.where(np.hypot(rows, cols) < 15, 1.0, 1e-4)
     erf = ErfMap(values=values / values.sum(), center_px=(20.0, 20.0), stride_px=(1.0, 1.0))
@@ -343,25 +341,6 @@ def test_the_page_prints(browser, address):
         assert not browser.find_element(By.CSS_SELECTOR, "fieldset").is_displayed()
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-
-
-def test_names_run_nothing(browser, report, tmp_path):
-    first = report[0]
-    weights = dataclasses.replace(first.weights, fallback=True, reason=HOSTILE)
-    bad = dataclasses.replace(
-        first, label=HOSTILE, layer=HOSTILE, weights=weights, findings=(Finding(code="x", text=HOSTILE),), wrt=HOSTILE
-    )
-    worse = dataclasses.replace(report[1], label=HOSTILE, error=HOSTILE, model=HOSTILE)
-    page = written(Report(results=(bad, worse, report[2]), settings={HOSTILE: HOSTILE}), tmp_path)
-    opened(browser, page)
-    # An alert would make every further command fail.
-    assert browser.execute_script("return document.scripts.length") == 1
-    assert browser.find_elements(By.TAG_NAME, "img") == []
-    assert browser.get_log("browser") == []
-    assert requests(browser) == {page}
-    assert "<script>alert(1)</script>" in browser.find_element(By.TAG_NAME, "h3").text
-    column(browser, "model").find_element(By.TAG_NAME, "button").click()
-    assert overflow(browser) == 0
 
 
 def test_a_notebook_keeps_its_own_looks_beside_a_fragment(browser, report, tmp_path):

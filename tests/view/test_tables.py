@@ -1,9 +1,5 @@
-r"""Tables for a paper: what all rows share stands in the caption, LaTeX can be compiled, and no name breaks either
-format.
-
-There is no TeX here. The checker below reads LaTeX as TeX's tokenizer does as far as this needs: braces and mathematics
-are balanced, every row has as many cells as the table has columns, every special character is escaped, and every
-command is one that LaTeX or booktabs has."""
+"""Tables for a paper: what all rows share stands in the caption, and no name breaks a format. tests/figures compiles
+the same tables with a real LaTeX."""
 
 from __future__ import annotations
 
@@ -24,102 +20,24 @@ from erfscope.show.view.sentences import quiet_line
 from erfscope.show.view.table import escaped
 from erfscope.show.view.tables import latex_figure, symbol
 
-COMMANDS = {
-    *re.findall(
-        r"\w+",
-        "begin end centering caption label toprule midrule bottomrule multicolumn par smallskip footnotesize pm leq"
-        " times to mu sigma circ mathrm ldots textsuperscript textbackslash textasciitilde textasciicircum textbar"
-        " textless textgreater textperiodcentered small setlength tabcolsep allowbreak emergencystretch raggedright"
-        " belowcaptionskip hspace linewidth",
-    )
-}
-HOSTILE = (
-    "50%_of {all} $ & #1 ~x^2 \\end{table}",
-    "[red]*bold",
-    "*starred",
-    "<b>|</b>",
-    "± – ≤ × µ → …",
-    "a\\\\b",
-    "x" * 90,
-)
+HOSTILE = ("50%_of {all} $ & #1 ~x^2 \\end{table}", "[red]*bold", "*starred", "<b>|</b>")
+HOSTILE += ("± – ≤ × µ → …", "a\\\\b", "x" * 90)
 
 
-def latex_faults(text: str) -> list[str]:
-    """What TeX would stumble over."""
-    faults, depth, math = [], 0, False
-    body = re.sub(r"(?m)^%.*\n", "", text)
-    for token in re.findall(r"\\[a-zA-Z]+|\\.|[{}$&#%_^~]|.", body, flags=re.DOTALL):
-        if re.fullmatch(r"\\[a-zA-Z]+", token):
-            faults += [] if token[1:] in COMMANDS else [f"unknown command {token}"]
-        elif token in "{}":
-            depth += 1 if token == "{" else -1
-            faults += ["a brace too many"] if depth < 0 else []
-        elif token == "$":
-            math = not math
-        elif token in "_^" and not math:
-            faults.append(f"{token} outside mathematics")
-        elif token in "#%" or (token == "~" and math):
-            faults.append(f"unescaped {token}")
-        elif not token.isascii() and not token.isalpha():
-            faults.append(f"no such character in a default font: {token}")
-        elif token == "\n" and math:
-            faults.append("mathematics across lines")
-    return [
-        *faults,
-        *(["braces left open"] if depth else []),
-        *(["mathematics left open"] if math else []),
-        *_row_faults(body),
-    ]
-
-
-def _row_faults(body: str) -> list[str]:
-    spec = re.search(r"\\begin\{tabular\}\{((?:[^{}]|\{[^{}]*\{\}[^{}]*\{\}[^{}]*\}|\{[^{}]*\})*)\}\n", body)
-    assert spec is not None
-    widths = re.sub(r"p\{0\.\d\d\\linewidth\}", "p", re.sub(r"@\{.*?\$\}", "", spec[1]))
-    columns = len(re.findall(r"[lrcp]", widths))
-    rows = re.findall(r"(?s)    (.*?) \\\\\n", body[body.index("\\toprule") : body.index("\\bottomrule")])
-    faults = []
-    for row in rows:
-        row = re.sub(r"^(\\toprule|\\midrule)\s*", "", row)
-        merged = len(re.findall(r"\\multicolumn\{2\}", row))
-        cells = len(re.findall(r"(?<!\\)&", row)) + 1 + merged
-        faults += [] if cells == columns else [f"{cells} cells in {columns} columns: {row}"]
-        faults += [f"a row that starts an argument: {row}"] if row[:1] in ("[", "*") else []
-    return [*faults, *([] if len(rows) > 1 else ["no rows"])]
-
-
-REPORTS = {
+REPORTS = {name: getattr(made_up, name) for name in ("inner", "four", "stages", "host_and_block", "fallback")} | {
     "one": lambda: made_up.report(made_up.result()),
-    "inner": made_up.inner,
-    "four": made_up.four,
-    "stages": made_up.stages,
-    "host_and_block": made_up.host_and_block,
-    "fallback": made_up.fallback,
     "hostile": lambda: made_up.report(
         *(made_up.result(label, error=label, status=s) for s in ("ok", "error") for label in HOSTILE)
     ),
 }
 
 
-def test_the_checker_finds_what_tex_would():
-    rows = "    a & $1$ & $2$ \\\\\n    b & \\multicolumn{2}{c}{--} \\\\\n"
-    good = f"% x\n\\begin{{tabular}}{{lr@{{${{}}\\pm{{}}$}}l}}\n    \\toprule\n{rows}    \\bottomrule"
-    assert latex_faults(good) == []
-    broken = {"a &": "a_b &", "$1$": "$1", "--}": "--", "b &": "b"}
-    for old, new in [*broken.items(), *(("a &", new) for new in ("[a] &", "50# &", "\\nope a &"))]:
-        assert latex_faults(good.replace(old, new, 1)) != [], (old, new)
-
-
 @pytest.mark.parametrize("name", REPORTS)
-@pytest.mark.parametrize("measures", [None, list(MEASURES)], ids=["compared", "all"])
-def test_latex_can_be_compiled(name, measures):
-    assert latex_faults(REPORTS[name]().table(measures, format="latex")) == []
-
-
-@pytest.mark.parametrize("name", REPORTS)
-@pytest.mark.parametrize("format_", ["latex", "markdown"])
-def test_a_table_is_written_as_it_was(golden, name, format_):
-    golden(f"{name}-{format_}", REPORTS[name]().table(format=format_))
+def test_a_table_is_written_as_it_was(golden, name):
+    for format_ in ("latex", "markdown"):
+        golden(f"{name}-{format_}", REPORTS[name]().table(format=format_))
+    if name == "one":
+        golden("measures-latex", REPORTS[name]().table(list(MEASURES), format="latex"))
 
 
 def rows_of(report: Report, measures: list[str] | None = None) -> list[dict[str, str]]:
@@ -129,132 +47,105 @@ def rows_of(report: Report, measures: list[str] | None = None) -> list[dict[str,
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
-def test_what_all_rows_share_leaves_the_table_and_stands_in_the_caption():
+def test_what_all_rows_share_stands_in_the_caption_which_explains_what_occurs_and_csv_has_it_all():
     heads = list(rows_of(made_up.four())[0])
     assert heads[:4] == ["model", "layer", "TRF (px)", "r50 (px)"]
     assert not {"weights", "input (px)", "unit", "convention", "status"} & set(heads)
     caption = next(line for line in made_up.four().table().splitlines() if line.startswith("Effective"))
     assert "pretrained weights; input 224x224 px; unit 3,3; convention jacobian (amplitude)" in caption
-    assert "input 224$\\times$224 px" in made_up.four().table(format="latex")
+    assert "input 224$\\times$224 px" in latex_of(made_up.four())
+    heads = list(rows_of(made_up.stages())[0])
+    assert heads[:3] == ["model", "layer", "TRF (px)"]
+    assert not {"unit", "stride (px)", "params (M)", "GMACs"} & set(heads)
+    columns = made_up.stages().table(format="csv").splitlines()[0].split(",")
+    assert {"unit", "stride_px", "parameters", "gmacs"} <= set(columns)
+    short = latex_of(made_up.report(made_up.result(), made_up.result("other")), ["far_mass"])
+    said = ("side of the theoretical receptive field", "holds half", "global operation")
+    assert [words in short for words in said] == [True, False, False]
+    inner = latex_of(made_up.four(), ["context_r50"])
+    assert "$r_{50}$: radius that holds half of the ERF; context $r_{50}$: r50 without the unit" in inner
+    assert "TRF: side of the theoretical receptive field; TRF all (n): the TRF covers the whole input" in inner
+
+
+def latex_of(report: Report, measures: list[str] | None = None) -> str:
+    return report.table(measures, format="latex")
 
 
 def test_a_table_for_which_no_measures_are_named_has_four_columns_at_most():
     named = [replace(result, insert="gcn") for result in made_up.four().results]
     report = made_up.report(*named, *made_up.stages().results, replace(made_up.result(), convention="luo"))
     for each in (report, *(make() for make in REPORTS.values())):
-        text = each.table(format="latex")
+        text = latex_of(each)
         head = re.search(r"(?s)toprule\n(.*?)\\\\\n", text)
-        assert head is not None
         assert 3 <= len(re.findall(r"(?<!\\)&", head[1])) + 1 <= 4
         assert "\\begin{table}\n" in text
-    assert "layer, unit, convention &" in re.sub(" +", " ", report.table(format="latex"))
-    assert "layer4, 3,3, luo" in report.table(format="latex")
-    assert "TRF" not in made_up.stages().table(format="latex")
+    assert "layer, unit, convention &" in re.sub(" +", " ", latex_of(report))
+    assert "layer4, 3,3, luo" in latex_of(report)
+    assert "TRF" not in latex_of(made_up.stages())
     far = {"far_mass": made_up.result().measures["far_mass"]}
-    only = made_up.report(replace(made_up.result(), measures=far)).table(format="latex")
-    assert "far mass" in only
-
-
-def test_the_caption_explains_what_occurs_and_nothing_else():
-    short = made_up.report(made_up.result(), made_up.result("other")).table(["far_mass"], format="latex")
-    assert "side of the theoretical receptive field" in short
-    assert "holds half" not in short
-    assert "global operation" not in short
-    inner = made_up.four().table(["context_r50"], format="latex")
-    assert "$r_{50}$: radius that holds half of the ERF; context $r_{50}$: r50 without the unit" in inner
-    assert "TRF: side of the theoretical receptive field; TRF all (n): the TRF covers the whole input" in inner
-
-
-def test_what_a_paper_has_no_room_for_is_left_to_csv():
-    heads = list(rows_of(made_up.stages())[0])
-    assert heads[:3] == ["model", "layer", "TRF (px)"]
-    assert not {"unit", "stride (px)", "params (M)", "GMACs"} & set(heads)
-    assert {"unit", "stride_px", "parameters", "gmacs"} <= set(
-        made_up.stages().table(format="csv").splitlines()[0].split(",")
-    )
-    first = made_up.result()
-    units = made_up.report(first, replace(first, id="next", unit=replace(first.unit, index=(0, 0))))
-    assert [row["unit"] for row in rows_of(units)] == ["3,3", "0,0"]
-
-
-def test_more_than_four_columns_are_set_over_both_columns_of_a_page():
-    assert "\\begin{table}\n" in made_up.four().table(["r50"], format="latex")
-    wide = made_up.four().table(["r50", "r90"], format="latex")
+    assert "far mass" in latex_of(made_up.report(replace(made_up.result(), measures=far)))
+    # More than four are set over both columns of a page.
+    assert "\\begin{table}\n" in latex_of(made_up.four(), ["r50"])
+    wide = latex_of(made_up.four(), ["r50", "r90"])
     assert "\\begin{table*}\n" in wide
     assert wide.endswith("\\end{table*}\n")
 
 
-def test_what_differs_stays_a_column():
-    sizes = [replace(made_up.result().input, size=(side, side)) for side in (224, 384)]
-    report = made_up.report(*(made_up.result(f"m{shown.size[0]}", input=shown) for shown in sizes))
-    assert [row["input (px)"] for row in rows_of(report)] == ["224x224", "384x384"]
-    several = made_up.report(made_up.result(), made_up.result("other", weights=Weights(source="given")))
-    assert [row["weights"] for row in rows_of(several)] == ["pretrained", "as provided"]
+def test_what_differs_stays_a_column_units_are_those_of_the_map_and_no_error_has_no_sign():
+    first = made_up.result()
+    sizes = [replace(first.input, size=(side, side)) for side in (224, 384)]
+    for column, other, expected in (
+        ("unit", replace(first, id="next", unit=replace(first.unit, index=(0, 0))), ["3,3", "0,0"]),
+        ("input (px)", made_up.result("other", input=sizes[1]), ["224x224", "384x384"]),
+        ("weights", made_up.result("other", weights=Weights(source="given")), ["pretrained", "as provided"]),
+    ):
+        assert [row[column] for row in rows_of(made_up.report(first, other))] == expected
+    assert "r50 (cells)" in rows_of(made_up.inner())[0]
+    assert "stride 4 cells; TRF 27 cells" in made_up.inner().table()
+    mixed = made_up.report(made_up.result(), *made_up.inner().results)
+    assert "r50" in rows_of(mixed)[0]
+    assert "in cells of the map" in mixed.table()
+    report = made_up.report(made_up.result(sizes={"r50": (62.0, None)}))
+    assert rows_of(report, ["r50"])[0]["r50 (px)"] == "62.0"
+    assert "±" not in report.table(["r50"])
+    assert "\\pm" not in latex_of(report, ["r50"])
+    assert "$62.0$" in latex_of(report, ["r50"])
 
 
-def test_a_degenerate_result_has_no_numbers_in_a_paper():
-    report = made_up.report(
-        made_up.result(), made_up.result("flat", status="degenerate", error="the gradient is zero for all 4 images")
-    )
+def test_a_degenerate_result_has_no_numbers_in_a_paper_and_notes_have_letters_beyond_the_alphabet():
+    error = "the gradient is zero for all 4 images"
+    report = made_up.report(made_up.result(), made_up.result("flat", status="degenerate", error=error))
     assert [row["r50 (px)"] for row in rows_of(report)] == ["62.0 ± 0.6", "–"]
-    assert report.table().splitlines()[-1] == "(a) the gradient is zero for all 4 images"
-
-
-def test_notes_have_distinct_letters_beyond_the_alphabet():
+    assert report.table().splitlines()[-1] == f"(a) {error}"
     report = made_up.report(*(made_up.broken(f"m{place}") for place in range(30)))
     notes = re.findall(r"(?m)^\((\w+)\) Input", report.table())
     assert notes[:2] + notes[25:28] == ["a", "b", "z", "aa", "ab"]
     assert len(set(notes)) == 30
 
 
-def test_sizes_with_respect_to_a_map_are_in_cells_and_mixed_ones_have_no_unit():
-    assert "r50 (cells)" in rows_of(made_up.inner())[0]
-    assert "stride 4 cells; TRF 27 cells" in made_up.inner().table()
-    mixed = made_up.report(made_up.result(), *made_up.inner().results)
-    assert "r50" in rows_of(mixed)[0]
-    assert "in cells of the map" in mixed.table()
-
-
-def test_no_error_means_no_sign_of_one():
-    report = made_up.report(made_up.result(sizes={"r50": (62.0, None)}))
-    assert rows_of(report, ["r50"])[0]["r50 (px)"] == "62.0"
-    assert "±" not in report.table(["r50"])
-    text = report.table(["r50"], format="latex")
-    assert "\\pm" not in text
-    assert "$62.0$" in text
-
-
-@pytest.mark.parametrize("label", HOSTILE)
-def test_no_name_adds_a_cell_or_a_row_to_markdown(label):
-    report = made_up.report(made_up.result(label), made_up.result("other"))
-    rows = rows_of(report, ["r50"])
-    assert len(rows) == 2
-    assert rows[0]["r50 (px)"] == "62.0 ± 0.6"
-    assert "<" not in report.table()
-
-
-def test_a_name_makes_no_link_in_markdown():
+def test_no_name_adds_a_cell_a_row_or_a_link_to_markdown():
+    for label in HOSTILE:
+        report = made_up.report(made_up.result(label), made_up.result("other"))
+        rows = rows_of(report, ["r50"])
+        assert len(rows) == 2
+        assert rows[0]["r50 (px)"] == "62.0 ± 0.6"
+        assert "<" not in report.table()
     report = made_up.report(made_up.result("[x](javascript:1)"), made_up.result("![a][b]"))
     assert re.findall(r"(?<!\\)\[", report.table()) == []
     assert "| \\[x](javascript:1) " in report.table()
 
 
-@pytest.mark.parametrize("kind", ["latex", "figure", "markdown"])
-def test_no_control_character_of_a_name_reaches_a_paper(kind):
-    result = made_up.result("a\x1b]0;title\x07b\u202ec")
-    text = (
-        latex_figure([result], "ERF", "a.pdf", words_on=(), has_maps=False, is_wide=False) if kind == "figure" else ""
-    )
-    assert "a?]0;title?b?c" in (text or made_up.report(result).table(format=kind)).replace("\\", "")
-    assert printable(text, keep="\n") == text
-
-
-def test_every_special_character_is_escaped():
+def test_every_special_character_is_escaped_and_no_control_character_reaches_a_paper():
     assert escaped("a_b & 50% of #1 {x} $y$") == "a\\_b \\& 50\\% of \\#1 \\{x\\} \\$y\\$"
     assert escaped("\\~^") == "\\textbackslash{}\\textasciitilde{}\\textasciicircum{}"
     assert escaped("3 ± 1 – x") == "3 $\\pm$ 1 -- x"
     assert escaped("[x") == "{}[x"
     assert escaped("--wrt a---b -–") == "-{}-wrt a-{}-{}-b -{}--"
+    result = made_up.result("a\x1b]0;title\x07b\u202ec")
+    figure = latex_figure([result], "ERF", "a.pdf", words_on=(), has_maps=False, is_wide=False)
+    for text in (figure, *(made_up.report(result).table(format=kind) for kind in ("latex", "markdown"))):
+        assert "a?]0;title?b?c" in text.replace("\\", "")
+    assert printable(figure, keep="\n") == figure
 
 
 def test_headers_are_those_of_a_paper():

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from erfscope import ErfMap, ErfscopeError, Report, Result
 from erfscope.core import Axes
+from erfscope.show import brief, number, plus, with_error
 from erfscope.show.drawn import close_up, needed_side
 from erfscope.show.figures.draw import CAPTIONS, figure_of, folder_figures, views
 from erfscope.show.figures.mosaic import NARROW
@@ -33,49 +34,35 @@ def box(side: int, label: str = "net", *, space: tuple[int, int] = (128, 128)) -
     return replace(made_up.result(label, sizes=sizes), map=erf)
 
 
-@pytest.mark.parametrize("side", [9, 31, 101])
-def test_the_needed_side_is_that_of_the_square_that_holds_the_map(side: int) -> None:
-    erf = box(side).map
-    assert erf is not None
-    # A fifth of its reach stands around the square.
-    assert needed_side(erf) == side + 2 * math.ceil((side - 1) / 10)
-    assert close_up(erf, side).erf.values.shape == (side, side)
-
-
-@pytest.mark.parametrize("sides", [(9, 15), (15, 9), (9, 11, 15)])
-def test_one_window_holds_the_largest_of_the_maps(sides: tuple[int, ...]) -> None:
-    found = windows([box(side, f"net{side}") for side in sides])
-    assert {each.part.side for each in found} == {19}
-    assert [each.close for each in found] == [None] * len(sides)
-    assert window_notes(found) == ["shown: a window of 19 px around the unit"]
-
-
-@pytest.mark.parametrize(("other", "closer"), [(21, False), (101, True)])
-def test_a_dot_beside_a_map_more_than_ten_times_as_large_has_a_close_up(other: int, closer: bool) -> None:
-    small, large = windows([box(9, "small"), box(other, "large")])
-    assert (small.close is not None, large.close) == (closer, None)
-    assert small.part.side == large.part.side
-    if closer:
-        assert small.close.side == 11
-        # The corner of what it shows, in cells of the map that it lies on.
-        assert small.close.inside(small.part) == ((58.0, 69.0), (58.0, 69.0))
-
-
-def test_inputs_of_different_sizes_have_one_scale_of_lengths() -> None:
-    found = windows([box(31, "a", space=(64, 64)), box(61, "b", space=(96, 128))])
-    assert [each.part.frame for each in found] == [(96.0, 128.0)] * 2
-    assert found[0].part.limits(1) == (-32.5, 95.5)
-    figure = figure_of([box(31, "a", space=(64, 64)), box(61, "b", space=(96, 128))], "panel")
-    assert [np.ptp(ax.get_xlim()) for ax in figure.axes[:2]] == [128, 128]
-
-
-def test_a_close_up_of_a_small_input_has_the_side_of_that_input() -> None:
+def test_one_window_holds_the_largest_of_the_maps_and_a_dot_has_a_close_up() -> None:
+    for side in (9, 31, 101):
+        erf = box(side).map
+        # A fifth of its reach stands around the square.
+        assert needed_side(erf) == side + 2 * math.ceil((side - 1) / 10)
+        assert close_up(erf, side).erf.values.shape == (side, side)
+    for sides in ((9, 15), (15, 9), (9, 11, 15)):
+        found = windows([box(side, f"net{side}") for side in sides])
+        assert {each.part.side for each in found} == {19}
+        assert [each.close for each in found] == [None] * len(sides)
+        assert window_notes(found) == ["shown: a window of 19 px around the unit"]
+    for other, closer in ((21, False), (101, True)):
+        small, large = windows([box(9, "small"), box(other, "large")])
+        assert (small.close is not None, large.close) == (closer, None)
+        assert small.part.side == large.part.side
+    assert small.close.side == 11
+    # The corner of what it shows, in cells of the map that it lies on.
+    assert small.close.inside(small.part) == ((58.0, 69.0), (58.0, 69.0))
     found = windows([box(15, "small", space=(12, 16)), box(101, "large", space=(256, 256))])
     assert [each.close_text for each in found] == ["close-up 16 px", ""]
     assert window_notes(found)[-1] == "close-ups of 16 px where the ERF would be a dot"
 
 
-def test_a_scale_bar_covers_no_small_input_beside_a_large_one() -> None:
+def test_inputs_of_different_sizes_have_one_scale_of_lengths_and_its_bar_covers_none() -> None:
+    found = windows([box(31, "a", space=(64, 64)), box(61, "b", space=(96, 128))])
+    assert [each.part.frame for each in found] == [(96.0, 128.0)] * 2
+    assert found[0].part.limits(1) == (-32.5, 95.5)
+    figure = figure_of([box(31, "a", space=(64, 64)), box(61, "b", space=(96, 128))], "panel")
+    assert [np.ptp(ax.get_xlim()) for ax in figure.axes[:2]] == [128, 128]
     results = [box(9, "small", space=(24, 24)), box(61, "large")]
     figure = figure_of(results, "panel")
     (bar,) = figure.findobj(lambda artist: artist.get_gid() == "scale bar")
@@ -103,15 +90,12 @@ def test_a_panel_without_a_corner_has_no_close_up_and_the_terminal_has_one_besid
 
 
 @pytest.mark.slow
-def test_the_part_of_a_picture_is_that_of_the_map() -> None:
+def test_a_window_has_as_many_cells_as_it_says_and_the_same_part_of_a_picture() -> None:
     for count in range(2, 301):
         erf = ErfMap(values=np.ones(count) / count, center_px=(0.0,), stride_px=(1.0,), axes=Axes.of_rank(1))
         picture = np.arange(count)
         for cell in range(count):
             assert close_up(replace(erf, center_px=(float(cell),)), 1).of(picture).tolist() == [cell]
-
-
-def test_a_window_of_so_many_cells_has_so_many() -> None:
     for step in (0.1, 0.7, 1 / 44.1):
         axes = Axes(names=("time",), spacing=(step,), units=("ms",), cell="samples")
         erf = ErfMap(values=np.ones(64) / 64, center_px=(32.0,), stride_px=(1.0,), axes=axes)
@@ -132,18 +116,29 @@ def test_zoom_is_all_of_the_input_or_a_side() -> None:
             figure_of(results, "panel", zoom=wrong)
 
 
+def in_terminal(report: Report, **options: object) -> str:
+    console = Console(width=100, color_system=None)
+    with console.capture() as captured:
+        console.print(draw_report(report, **options))
+    return captured.get()
+
+
+@pytest.fixture
+def captions_alone(monkeypatch) -> None:
+    """Do not draw the files that stand beside the captions."""
+    monkeypatch.setattr("erfscope.show.figures.draw.figure_bytes", lambda *_: b"")
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("captions_alone")
 @pytest.mark.parametrize(("zoom", "words"), [("auto", "window 19 px"), (40, "window 40 px"), ("none", "")])
 def test_the_figure_the_page_and_the_terminal_show_one_window(zoom, words, tmp_path) -> None:
     report = Report(results=(box(9, "a"), box(15, "b")))
     caption = dict(folder_figures(report.results, zoom=zoom))[CAPTIONS].decode()
     report.save(tmp_path / "page.html", zoom=zoom)
     page = html.unescape((tmp_path / "page.html").read_text())
-    console = Console(width=100, color_system=None)
-    with console.capture() as captured:
-        console.print(draw_report(report, zoom=zoom))
     found = [text.get_text() for text in report.figure(zoom=zoom).findobj(lambda artist: hasattr(artist, "get_text"))]
-    for text in ("\n".join(found), page, captured.get()):
+    for text in ("\n".join(found), page, in_terminal(report, zoom=zoom)):
         assert ("window" in text) is bool(words)
         assert words in text
     side = words.split()[1] if words else ""
@@ -152,25 +147,23 @@ def test_the_figure_the_page_and_the_terminal_show_one_window(zoom, words, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("captions_alone")
 def test_close_ups_are_named_with_their_side_wherever_they_stand(tmp_path) -> None:
     report = Report(results=(box(9, "a"), box(101, "b")))
     report.save(tmp_path / "page.html")
     figure = report.figure()
     assert "close-up 11 px" in [text.get_text() for ax in figure.axes for text in ax.texts]
     assert len([ax for ax in figure.axes[0].child_axes if ax.images]) == 1
-    console = Console(width=100, color_system=None)
-    with console.capture() as captured:
-        console.print(draw_report(report))
     caption = dict(folder_figures(report.results))[CAPTIONS].decode()
-    for text in ((tmp_path / "page.html").read_text(), captured.get()):
+    for text in ((tmp_path / "page.html").read_text(), in_terminal(report)):
         assert "close-up 11 px" in text
-    for text in (caption, captured.get()):
+    for text in (caption, in_terminal(report)):
         assert "close-ups of 11 px where the ERF would be a dot" in " ".join(text.split())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("width", "count", "columns"), [("column", 3, 3), ("column", 2, 2), ("column", 6, 2), ("text", 4, 4), (None, 5, 3)]
+    ("width", "count", "columns"), [("column", 3, 3), ("column", 6, 2), ("text", 4, 4), (None, 5, 3)]
 )
 def test_no_more_than_a_quarter_of_a_sheet_is_empty(width, count, columns) -> None:
     results = [box(61, f"net{number}") for number in range(count)]
@@ -189,13 +182,8 @@ def test_no_more_than_a_quarter_of_a_sheet_is_empty(width, count, columns) -> No
 
 
 def test_zero_has_no_sign_and_errors_that_cannot_be_seen_are_left_out() -> None:
-    from erfscope.show import brief, number, plus, with_error
-
-    assert [with_error(-0.00001, 0.00002), with_error(-0.001, 0.02), number(-0.0001, places=2)] == [
-        "0.0000",
-        "0.00 ± 0.02",
-        "0.00",
+    assert [with_error(-0.00001, 0.00002), with_error(-0.001, 0.02), with_error(12.34, 0.0)] == [
+        *("0.0000", "0.00 ± 0.02", "12.3 ± 0")
     ]
-    assert [brief(-0.0), number(-0.0)] == ["0", "0"]
+    assert [brief(-0.0), number(-0.0), number(-0.0001, places=2)] == ["0", "0", "0.00"]
     assert [plus(text) for text in ("0.00", "0.01", "-0.01", "–", "10")] == ["", "+", "", "", "+"]
-    assert with_error(12.34, 0.0) == "12.3 ± 0"
