@@ -232,6 +232,7 @@ analyze test_resnet -o erf.json -o ./erf.json | erf.json | twice
 analyze test_resnet -o . | working directory
 analyze test_resnet --resume | --resume continues the run in one folder; name it with -o DIR
 analyze test_resnet --resume -o x.json | --resume continues the run in one folder; name it with -o DIR
+analyze nets.py:tiny TINY --resume -o a/ -o good.png | good.png exists already | --force
 analyze test_resnet --resume -o a/ -o b/ | --resume continues the run in one folder; name it with -o DIR
 analyze test_resnet QUICK --shard 1/0 | cannot read the shard '1/0' | from 1/4 to 4/4
 analyze test_resnet --contours a | 'a' is no list of numbers | write 50,90

@@ -269,6 +269,9 @@ def test_a_run_of_something_else_or_of_a_file_that_was_cut_off_does_not_go_on(st
     for other in others.split(", "):
         assert_refused(run(*ASKED, "--resume", *other.split()))
         assert before == [Path(name).read_bytes() for name in STATE]
+    # An output with none of the tiles that are counted.
+    np.save("out.npy", np.zeros_like(np.load("out.npy")))
+    assert_refused(run(*ASKED, "--resume"), "the output does not hold the")
     for keeps in (0, 7, 100, 200, 5000):
         Path("out.npy").write_bytes(before[0][:keeps])
         assert_refused(run(*ASKED, "--resume"))
