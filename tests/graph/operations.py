@@ -16,9 +16,9 @@ def random_conv(r, dims):
     """A convolution of a random kind: (function, shape of its input)."""
     kernel, stride, dilation = ([r.randint(1, 3) for _ in range(dims)] for _ in range(3))
     padding, groups = [r.randint(0, 2) for _ in range(dims)], r.choice([1, 2])
-    weight = torch.rand(2 * groups, 2, *kernel, dtype=torch.float64) + 0.5
+    weight = torch.rand(2 * groups, 3, *kernel, dtype=torch.float64) + 0.5
     function = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
-    shape = [2, 2 * groups, *(r.randint(7, 9) for _ in range(dims))]
+    shape = [2, 3 * groups, *(r.randint(7, 9) for _ in range(dims))]
     return lambda x: function(x, weight, None, stride, padding, dilation, groups), shape
 
 
