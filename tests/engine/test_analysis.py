@@ -567,10 +567,11 @@ def test_the_engine_leaves_the_callers_grad_mode_alone_between_draws(small: Modu
         assert not torch.is_grad_enabled()
         for _ in draws:
             assert not torch.is_grad_enabled()
-    with torch.inference_mode():
-        result = erfscope.analyze(small, images=torch.randn(1, 3, 32, 40, dtype=DOUBLE), layer="down", measures="r50")
-        assert torch.is_inference_mode_enabled()
-    assert result.ok
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            before = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+            assert erfscope.analyze(small, images=x, layer="down", measures="r50").ok
+            assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == before
 
 
 def test_a_convention_of_ones_own_is_averaged_as_it_says():
