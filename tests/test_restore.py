@@ -60,8 +60,11 @@ def state(net: nn.Module) -> list[object]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("error", [None, ValueError("no"), KeyboardInterrupt()], ids=["ok", "error", "Ctrl-C"])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("error", "training"),
+    [(None, True), (None, False), (ValueError("no"), True), (KeyboardInterrupt(), False)],
+    ids=["training", "ok", "error", "Ctrl-C"],
+)
 def test_a_module_and_pytorch_are_as_found(error, training):
     net = Net(error).train(training)
     net.norm.training = not training
