@@ -422,12 +422,12 @@ def site(tmp_path_factory):
     return target
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_the_site_builds_without_a_warning_and_has_every_page(site):
     assert {file.stem for file in site.glob("*.html")} == {*(page.stem for page in DOCS), "404"}
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_the_site_asks_nobody_and_knows_no_machine(site):
     for file in site.glob("*.html"):
         text = file.read_text(encoding="utf-8")
@@ -437,7 +437,7 @@ def test_the_site_asks_nobody_and_knows_no_machine(site):
         assert str(Path.home()) not in text
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_search_works_from_a_folder(site):
     """Its index is a script, and the frame that takes the place of a worker is loaded before it."""
     assert "halo" in (site / "search" / "search_index.js").read_text(encoding="utf-8")
@@ -445,7 +445,7 @@ def test_search_works_from_a_folder(site):
     assert '<script src="iframe-worker.js">' in (site / "index.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_generated_parts_and_docstrings_reach_the_site(site):
     text = (site / "api.html").read_text(encoding="utf-8")
     assert "Measure how far one unit of a model looks" in text

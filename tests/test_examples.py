@@ -129,7 +129,7 @@ def run_anew(request):
     return stored(name), notebook
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_notebook_shows_what_its_cells_give(run_anew):
     """The words exactly, numbers to two per cent: other versions of the libraries may round in another way."""
     was, now = run_anew

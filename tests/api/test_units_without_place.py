@@ -332,7 +332,7 @@ def test_random_nets_have_the_maps_of_plain_autograd(seed, monkeypatch):
             assert not outside.any()
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_heads_of_public_models_and_nets_of_sound_have_the_maps_of_plain_autograd(monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")

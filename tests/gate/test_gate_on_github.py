@@ -80,7 +80,7 @@ def net():
 CHECKS = '[[check]]\nname = "net"\nmodel = "nets.py:net"\ninput-size = 32\nsamples = 4\n'
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_the_action_installs_itself_and_checks_a_project_in_a_clean_directory(tmp_path):
     action, project, site = (tmp_path / name for name in ("the action", "project", "site"))
     for name in ("adapters", "cli", "erfscope"):

@@ -349,7 +349,7 @@ def test_distributed_training_goes_on(tmp_path):
     assert first[1] == second[1]
 
 
-@pytest.mark.slow
+@pytest.mark.more
 @pytest.mark.parametrize("example", ["train_with_lightning", "train_with_trainer"])
 def test_the_examples_run_with_the_real_libraries(example):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}

@@ -13,7 +13,7 @@ from erfscope.core.graph.recording import Recording
 from erfscope.core.graph.rules.reading import COPIES, Dims, Taps, call_of
 
 #: Arguments that say how large a map becomes: which positions it reads then is compared by the fields of its units.
-SIZES = {"size", "output_size", "scale_factors"}
+SIZES = {"size", "output_size", "scale_factors", "length"}
 
 
 def chosen_by_size(one: Recording, other: Recording, layer: str) -> str:
