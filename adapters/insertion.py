@@ -329,8 +329,11 @@ def inserted(
     other = copy.copy(adapter)
     # The host shares the weights: they are copied before they are converted.
     other._owned = False
-    is_named = isinstance(request.block, str) and ":" not in request.block
-    other.structure = adapter.structure and (*adapter.structure, request.text, alpha) if is_named else ()
+    other.structure = (
+        (*adapter.structure, request.text, alpha)
+        if adapter.structure and isinstance(request.block, str) and ":" not in request.block
+        else ()
+    )
     with errors_as_one_line("cannot be copied around a block", model=adapter.spec):
         other.module = adapter.module if in_place else shared_copy(adapter.module)
         name = _attach(other, at, request.name, insertion)

@@ -66,6 +66,7 @@ EXCLUSIVE: list[tuple[dict[str, object], str | None]] = [
     ({"wrt": None, "method": "occlusion", "until_se": None}, "leave --until-se out"),
     ({"wrt": None, "method": "occlusion", "shard": None}, "cannot be measured in shards"),
     ({"input_size": "auto", "method": None}, None),
+    ({"input_size": "auto", "trust": None}, None),
     ({"unit": "all", "method": None}, "leave --method out"),
     ({"unit": "all", "shard": None}, "leave --shard out"),
     ({"draws": "all", "method": None}, "give a number of draws"),
