@@ -552,6 +552,15 @@ def test_a_sequence_net_is_measured_along_its_one_axis():
     assert float(result["sigma_time"]) == pytest.approx(sigma, rel=1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "layer", "size"), [("test_resnet", "layer3", s) for s in (160, 192, 224)] + [("test_vit", None, 160)]
+)
+def test_the_default_unit_is_the_middle_of_resnets_and_vits(model, layer, size):
+    result = erfscope.analyze(model, weights="random", input_size=size, layer=layer, samples=1, draws=1, measures="r50")
+    assert result.unit.index == tuple(side // 2 for side in result.unit.map_shape[1:])
+
+
 # -- the caller's own mode
 
 

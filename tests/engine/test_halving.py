@@ -182,6 +182,21 @@ def test_a_graph_that_did_not_fit_is_gone_before_the_next_try(backward):
 
 
 @pytest.mark.slow
+def test_where_a_run_stops_does_not_depend_on_halving():
+    options = {
+        "input_size": (24, 24),
+        "synthetic": "noise",
+        "measures": "r50",
+        "batch_size": 8,
+        "until_se": 0.05,
+        "plain": True,
+    }
+    results = [erfscope.analyze(net(Narrow(most, OUT_OF_MEMORY[0])), **options) for most in (99, 3)]
+    assert 8 <= results[0].input.n_images < 1000
+    assert results[0].input == results[1].input
+
+
+@pytest.mark.slow
 def test_an_unreadable_picture_of_a_batch_that_is_tried_again_is_named_once(tmp_path):
     files = [tmp_path / f"{number}.png" for number in range(6)]
     for number, file in enumerate(files):

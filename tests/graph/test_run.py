@@ -56,10 +56,28 @@ CROPPED = [
     ("hrnet_w18_small", (96, 64), "stage2.0.branches.0", "layer1"),
     ("fastvit_t8", (128, 96), "stages.0", "image"),
 ]
+#: Of the same kinds, for the night.
+CROPPED_TOO = [
+    ("resnet18", (96, 120), "layer2.1", "layer2.1:in"),
+    ("resnet26d", (90, 75), "layer1.1.bn1", "layer1.0"),
+    ("regnetx_002", (129, 96), "s2", "s1"),
+    ("mobilenetv2_050", (97, 96), "blocks.3.0.conv_dw", "image"),
+    ("efficientnet_lite0", (97, 96), "blocks.2", "image"),
+    ("tf_efficientnet_lite0", (65, 70), "blocks.1", "conv_stem"),
+    ("xception41", (97, 81), "blocks.0.stack.conv3", "image"),
+    ("darknet17", (96, 80), "stages.1", "image"),
+    ("repvgg_a0", (96, 90), "stages.1", "image"),
+    ("hardcorenas_a", (96, 90), "blocks.1", "image"),
+    ("resnetv2_50", (96, 64), "stages.0", "image"),
+    ("nf_resnet26", (96, 64), "stages.0", "image"),
+    ("ghostnet_050", (96, 64), "blocks.2", "image"),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, space, layer, wrt", CROPPED)
+@pytest.mark.parametrize(
+    "name, space, layer, wrt", [*CROPPED, *(pytest.param(*row, marks=pytest.mark.more) for row in CROPPED_TOO)]
+)
 def test_what_a_unit_of_a_convolutional_net_needs_gives_the_whole_gradient(name, space, layer, wrt):
     assert all(share(crop) < 0.97 for crop in agrees(timm_net(name), space, layer, wrt=wrt))
 
@@ -170,6 +188,16 @@ def test_references_inside_a_transformer_are_exact():
         assert one.status == other.status == "ok"
         assert one.computed.share < 0.97
         assert np.abs(one.map.values - other.map.values).sum() <= 1e-10, wrt
+
+
+@pytest.mark.slow
+def test_sizes_in_float32_agree_to_a_fifth_of_a_percent():
+    model = timm_net("resnet18").float()
+    words = {"input_size": (192, 192), "layer": "layer2", "synthetic": "leaves", "samples": 4}
+    one, other = (erfscope.analyze(model, **words, plain=plain) for plain in (False, True))
+    assert one.computed.share < 0.5
+    for name in ("r50", "r90", "sigma_row", "luo_size"):
+        assert one[name].value == pytest.approx(other[name].value, rel=2e-3)
 
 
 def test_units_share_a_pass_where_that_is_less():

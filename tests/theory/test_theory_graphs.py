@@ -249,3 +249,32 @@ def test_a_grid_has_the_neighbours_it_says():
     loops = theory.grid_adjacency(3, 3, self_loops=True, links=[((0, 0), (2, 2)), ((1, 1), (1, 1))])
     np.testing.assert_array_equal(np.diag(loops), 1)
     assert loops[0, 8] == loops[8, 0] == 1
+
+
+def walked(side, start, steps):
+    """Where a walk ends that stays, goes to a neighbour or to the point reflection, all alike: cell by cell, without
+    matrices."""
+    mass = {start: 1.0}
+    for _ in range(steps):
+        spread = {}
+        for (row, col), share in mass.items():
+            near = [(row, col), (row - 1, col), (row + 1, col), (row, col - 1), (row, col + 1)]
+            ends = {cell for cell in near if min(cell) >= 0 and max(cell) < side} | {(side - 1 - row, side - 1 - col)}
+            for cell in ends:
+                spread[cell] = spread.get(cell, 0.0) + share / len(ends)
+        mass = spread
+    return np.array([mass.get((row, col), 0.0) for row in range(side) for col in range(side)])
+
+
+def test_the_21_by_21_grid_with_a_distant_link_has_two_modes():
+    """D5: .493 around the unit and .469 around its partner (here within five steps of the unit (4, 4); the paper names
+    no unit)."""
+    grid = theory.grid_adjacency(21, 21, self_loops=True, links=opposite(21))
+    mixing, unit, partner = theory.mean_adjacency(grid), 4 * 21 + 4, 16 * 21 + 16
+    influence = theory.linear_gcn_influence(mixing, [[[1.0]]] * 9, "signed")
+    agree(influence[unit], walked(21, (4, 4), 9))
+    hops = hop_distances(theory.grid_adjacency(21, 21))
+    modes = [influence[unit][hops[centre] <= 5].sum() for centre in (unit, partner)]
+    assert modes == [pytest.approx(0.493, abs=5e-4), pytest.approx(0.469, abs=5e-4)]
+    assert sorted(np.argsort(influence[unit])[-2:]) == [unit, partner]
+    assert influence.sum(1) == pytest.approx(np.ones(441), abs=1e-13)
