@@ -4,6 +4,7 @@ import functools
 import logging
 import threading
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -263,6 +264,20 @@ def test_functions_that_keep_what_they_give_keep_no_tensor_without_numbers():
     graph = record(module, (x,))
     assert type(grid(5)[0]) is Tensor
     assert torch.equal(module(x), replay(graph, module, x)[graph.marks[""].outputs[()]])
+
+
+def test_a_pass_that_fails_keeps_no_tensor_and_collects_no_garbage(monkeypatch):
+    made = []
+    monkeypatch.setattr("erfscope.core.graph.record.gc.collect", lambda: made.append("collected"))
+
+    def wide(m, x):
+        rows = torch.linspace(-1, 1, x.shape[2]).to(x)
+        made.append(weakref.ref(rows))
+        return m.conv(torch.cat([x, rows[:, None].expand(len(x), 1, *x.shape[2:])], 1))
+
+    with pytest.raises(RecordingError, match="to have 3 channels, but got 4"):
+        record(Does(wide, conv=nn.Conv2d(3, 4, 3)), (torch.zeros(1, 3, 5, 5, device="meta"),))
+    assert [each() for each in made] == [None]
 
 
 def test_four_threads_at_once_are_right():

@@ -7,6 +7,7 @@ import gc
 import itertools
 import operator
 import threading
+import traceback
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -85,6 +86,7 @@ def record(
         try:
             return _record(module, forward, given, FakeTensorMode(allow_non_fake_inputs=True), made, counts)
         except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # they hold tensors, which a cache is taken to hold below
             if any(tensor.is_meta for tensor in tensors):
                 raise RecordingError(_one_line(error)) from error
         finally:
@@ -125,6 +127,9 @@ def _record(
     with _recording(tape, mode):
         try:
             returned = _nodes(forward(copied, *args, **named), tape)
+        except BaseException:
+            tape.forget()
+            raise
         finally:
             counts.append(next(turns))
     marks = by_name(mark for found in calls.values() for mark in found if mark.order >= 0)

@@ -124,6 +124,12 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inputs.append(self._placeholder(tensor, f"input_{len(self.inputs)}").node)
         self.live.add(self.inputs[-1])
 
+    def forget(self) -> None:
+        """Hold no tensor of the pass any more."""
+        self._seen.clear()
+        self._by_name.clear()
+        self._values.clear()
+
     def node_of(self, tensor: Tensor) -> fx.Node:
         """Return the node of what a tensor holds at this moment."""
         return self._read(self._find(tensor))
