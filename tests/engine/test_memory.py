@@ -6,13 +6,13 @@ from __future__ import annotations
 import functools
 import gc
 import math
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 import timm
 import torch
+import warm
 from live_bytes import LiveBytes
 from loaded import adapter_of
 from nets import Does
@@ -390,7 +390,7 @@ most = psutil.Process().memory_info().{used} + 2**28
 resource.setrlimit(resource.{limit}, (most, resource.RLIM_INFINITY))
 print(available_bytes() / 2**28)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = warm.run([sys.executable, "-c", code])
     assert 0.9 < float(done.stdout) <= 1.0
 
 

@@ -17,7 +17,7 @@ import erfscope
 from erfscope.adapters import load
 
 TINY = timm.list_models("test_*")
-FEW = {"samples": 4, "draws": 2, "measures": ["r50", "center_share"]}
+FEW = {"samples": 2, "draws": 1, "measures": ["r50", "center_share"]}
 #: Whose shortcuts through average pooling lie half a cell beside padded convolutions.
 BESIDE = ("test_byobnet", "test_maxvit", "test_nfnet", "test_resnet")
 
@@ -95,7 +95,7 @@ def test_a_vector_among_the_maps_is_refused_by_shape():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_vit_relpos", "test_maxvit"])
+@pytest.mark.parametrize("name", ["test_vit_relpos", "test_maxvit"])
 def test_inputs_that_are_not_square(name):
     # 160 x 320 has whole windows in MaxViT too.
     result = erfscope.analyze(name, weights="random", input_size=(160, 320), convention="energy", **FEW)

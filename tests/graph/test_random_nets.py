@@ -23,6 +23,8 @@ from erfscope.core import OpenModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 SPACE = (24, 18)
+#: Each draws ten nets; most of them for the night.
+DRAWS = [*range(6), *(pytest.param(number, marks=pytest.mark.more) for number in range(6, 20))]
 
 
 def does(function: Callable[[Tensor], Tensor], **parts: nn.Module) -> Callable[[], nn.Module]:
@@ -269,7 +271,7 @@ def layers_of(chance: random.Random, kinds: list[Callable[[], nn.Module]], most:
     return found
 
 
-@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("number", DRAWS)
 def test_a_unit_of_a_random_net_is_an_index_of_its_output_and_sees_what_its_gradient_reaches(number: int) -> None:
     for seed in range(number * 10, number * 10 + 10):
         torch.manual_seed(seed)
@@ -331,7 +333,7 @@ def test_a_period_that_shows_on_a_larger_side_alone_is_planned_for_the_side_that
     assert (plan.alignment, plan.remainder) == ((12, 12), (0, 0))
 
 
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", DRAWS[:10])
 def test_what_units_of_a_random_net_need_gives_their_maps(number: int) -> None:
     for seed in range(number * 10, number * 10 + 10):
         torch.manual_seed(seed)

@@ -50,14 +50,14 @@ CROPPED = [
     ("convnext_atto", (128, 97), "stages.1", "stages.0"),
     ("tf_efficientnet_lite0", (97, 83), "blocks.2", "image"),
     ("tf_mobilenetv3_small_minimal_100", (65, 83), "blocks.1", "image"),
-    ("densenet121", (96, 64), "features.denseblock1", "features.pool0"),
-    ("inception_v3", (131, 115), "Mixed_5b", "Conv2d_3b_1x1"),
     ("dla34", (96, 64), "level2", "image"),
-    ("hrnet_w18_small", (96, 64), "stage2.0.branches.0", "layer1"),
     ("fastvit_t8", (128, 96), "stages.0", "image"),
 ]
 #: Of the same kinds, for the night.
 CROPPED_TOO = [
+    ("densenet121", (96, 64), "features.denseblock1", "features.pool0"),
+    ("inception_v3", (131, 115), "Mixed_5b", "Conv2d_3b_1x1"),
+    ("hrnet_w18_small", (96, 64), "stage2.0.branches.0", "layer1"),
     ("resnet18", (96, 120), "layer2.1", "layer2.1:in"),
     ("resnet26d", (90, 75), "layer1.1.bn1", "layer1.0"),
     ("regnetx_002", (129, 96), "s2", "s1"),
@@ -86,7 +86,7 @@ def test_what_a_unit_of_a_convolutional_net_needs_gives_the_whole_gradient(name,
 SEEN_WHOLE = [
     ("regnety_002", (64, 64), "s2", {}),
     ("poolformer_s12", (64, 64), "stages.0", {}),
-    ("maxvit_rmlp_pico_rw_256", (64, 96), "stages.0", {"img_size": (64, 96)}),
+    ("test_maxvit", (64, 96), "stages.0", {"img_size": (64, 96)}),
     ("vit_tiny_patch16_224", (64, 64), "blocks.1", {"img_size": 64, "depth": 2}),
     ("swinv2_cr_tiny_ns_224", (112, 112), "stages.1", {"img_size": 112, "embed_dim": 24, "depths": (2, 2)}),
     ("pvt_v2_b0", (64, 64), "stages.0", {}),
