@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from made_up import box_field
-from nets import Does
+from nets import Does, conv
 from oracle import plain_gradient
 from PIL import Image
 from torch import Tensor, nn
@@ -199,6 +199,15 @@ def test_a_nan_that_a_relu_swallows_is_still_found(method):
     x = pictures(5)
     x[1, 2, 12, 12] = float("nan")
     result = erfscope.analyze(relu_net(), images=x, convention="luo", method=method, unit=(3, 3), measures="r50")
+    assert result.input.dead == ("tensor[1]",)
+    assert "nan_images" in codes(result)
+
+
+def test_one_channel_that_is_not_finite_leaves_its_image_out():
+    net = Does(lambda m, x: torch.cat([m.conv(x), x[:, :1].detach().sqrt()], 1), conv=conv()).double()
+    x = pictures(5).abs()
+    x[1] *= -1
+    result = erfscope.analyze(net, images=x, convention="luo", unit=(3, 3), measures="r50")
     assert result.input.dead == ("tensor[1]",)
     assert "nan_images" in codes(result)
 

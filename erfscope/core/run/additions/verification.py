@@ -59,14 +59,14 @@ def _verify(plan: Plan) -> list[Verification]:
 
 
 def _by_unit(plan: Plan, contributions: Iterable[Iterable[Contribution]]) -> list[tuple[Tensor, Tensor]]:
-    """By unit its channels (C,), and the mean of its maps of one image over the draws, (*space) of the whole
+    """By unit its channels (C,), and the sum of its maps of one image over the draws, (*space) of the whole
     reference."""
     found = []
     for trf, draws_of_unit in zip(plan.trfs, contributions, strict=True):
-        total, count = torch.zeros(trf.reference_px, dtype=torch.float64), 0
+        total = torch.zeros(trf.reference_px, dtype=torch.float64)
         for each in draws_of_unit:
-            total, count = total + on_reference(each.maps, trf.reference_px, each.origin)[0].cpu(), count + 1
-        found.append((each.value[0].cpu(), total / count))
+            total += on_reference(each.maps, trf.reference_px, each.origin)[0].cpu()
+        found.append((each.value[0].cpu(), total))
     return found
 
 
