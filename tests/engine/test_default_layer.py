@@ -148,6 +148,10 @@ DEFAULTS = {
     },
     "stages that add in a forward": (lambda: InForward(stages=2), 32, "mlp.1", f"+{EARLIER}"),
     "the norm behind them": (lambda: InForward(last=True), 32, "last", f"-{EARLIER}"),
+    "a norm behind a map": (
+        lambda: Does(lambda m, x: m.norm(m.body(x).flatten(2).mT), body=conv(3, 8), norm=nn.LayerNorm(8)),
+        16, "body", f"-{EARLIER}"
+    ),
     "the norm before a class": (lambda: InForward(last=True, token=True), 32, "last", f"-{EARLIER}"),
     "a branch": (lambda: Does(in_forward, stem=conv(3, 8), conv=conv(8, 8), pooled=False), 16, "conv", "+branch"),
     "a pooling": (
