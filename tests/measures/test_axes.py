@@ -260,7 +260,7 @@ def test_frames_before_channels_are_asked_about_and_measured():
 def test_reports_keep_their_axes(tmp_path):
     net, x = random_stack(0)
     result = erfscope.analyze(net, images=x, spacing=(2.5, 1.0, 1.0), unit_name="mm")
-    result.save(tmp_path / "report")
+    erfscope.Report(results=(result,)).save(tmp_path / "report", drawn=False)
     again = files.read(tmp_path / "report").results[0]
     assert again.axes == result.axes
     assert again["r90"].value == pytest.approx(result["r90"].value)

@@ -19,7 +19,7 @@ import erfscope
 from erfscope import ErfscopeError, MeasurementError, Report
 from erfscope.core.values.shard import Shard, parse
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+pytestmark = pytest.mark.usefixtures("memory_unplanned")
 OPTIONS = {"input_size": 32, "samples": 11, "label": "net"}
 
 
@@ -48,7 +48,7 @@ def stored(shards, tmp_path_factory) -> list[str]:
     folder = tmp_path_factory.mktemp("shards")
     paths = [folder / f"s{number}" for number in (1, 2, 3)]
     for shard, path in zip(shards, paths, strict=True):
-        shard.save(path)
+        shard.save(path, drawn=False)
     return [str(path) for path in paths]
 
 
@@ -219,7 +219,7 @@ def test_a_shard_whose_pictures_are_all_of_no_use_counts(tmp_path):
     x[1], x[3] = -2, -2
     module = nn.Sequential(Gated().double())
     for number in (1, 2):
-        erfscope.sweep(module, images=x, shard=f"{number}/2").save(tmp_path / f"s{number}")
+        erfscope.sweep(module, images=x, shard=f"{number}/2").save(tmp_path / f"s{number}", drawn=False)
     merged = erfscope.merge([tmp_path / "s1", tmp_path / "s2"])
     assert (merged[0].ok, merged[0].input.n_dead, merged[0].input.n_images) == (True, 2, 4)
     assert_alike(merged, erfscope.sweep(module, images=x))
