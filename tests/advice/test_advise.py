@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from nets import Does, conv
 from torch import nn
 from torch.nn import functional
 
@@ -136,6 +137,7 @@ def test_smaller_kernels_make_a_smaller_halo(calls):
         "2: kernel=1": 1,
     }
     assert [search.meets(each) for each in search.trials] == [False, True, True]
+    assert search.hidden() == []
     # A third of the multiply-adds is in the first layer.
     gmacs = [24 * 24 * each / 1e9 for each in (108 + 144, 12 + 144, 108 + 16)]
     assert [each.costs["gmacs"] for each in search.trials] == pytest.approx(gmacs)
@@ -359,23 +361,17 @@ def test_a_smaller_halo_is_judged_by_what_of_the_erf_stays_beyond_each_distance(
             assert kept == pytest.approx(expected, rel=1e-6)
 
 
-class UNet(nn.Module):
+def unet(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """One level down, and up again beside its skip."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enc, self.mid = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 5, padding=2)
-        self.dec = nn.Conv2d(8, 4, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        skip = self.enc(x)
-        deep = functional.interpolate(self.mid(functional.max_pool2d(skip, 4)), scale_factor=4)
-        return self.dec(torch.cat([skip, 1e-3 * deep], 1))
+    skip = m.enc(x)
+    deep = functional.interpolate(m.mid(functional.max_pool2d(skip, 4)), scale_factor=4)
+    return m.dec(torch.cat([skip, 1e-3 * deep], 1))
 
 
 @pytest.mark.slow
 def test_what_a_skip_connection_hides_from_r50_is_said_and_judged_by_the_reach(calls):
-    advice = erfscope.advise(UNet(), target="halo<=9", input_size=32, samples=2)
+    parts = {"enc": conv(3, 4), "mid": conv(4, 4, 5), "dec": conv(8, 4)}
+    advice = erfscope.advise(Does(unet, **parts), target="halo<=9", input_size=32, samples=2)
     search, text = advice.search, " ".join(str(advice).split())
     assert search.bypassed == ("mid",)
     cut = next(each for each in search.met() if each.candidate.edits == ("mid: kernel=1",))
@@ -383,7 +379,3 @@ def test_what_a_skip_connection_hides_from_r50_is_said_and_judged_by_the_reach(c
     assert search.measured(cut)[0] < 0.9
     assert "r50 is blind here: skip connections pass by mid, and edits of these change it by less than 1 %" in text
     assert advice.to_json()["search"]["measure"] == "reach"
-
-
-def test_a_search_of_a_plain_stack_hides_nothing(calls):
-    assert erfscope.advise(stack(), target="halo<=1", **OPTIONS).search.hidden() == []

@@ -12,6 +12,7 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
+from nets import Does
 from PIL import Image
 from torch import nn
 
@@ -159,12 +160,7 @@ def test_numbers_without_their_sums_are_refused(shards, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"groups": {"0": 1.0}},
-        {"groups": {"0": -1.0, "3": 1.0, "6": 1.0, "9": 1.0}},
-        {"leaked": 7},
-    ],
+    "change", [{"groups": {"0": 1.0}}, {"groups": {"0": -1.0, "3": 1.0, "6": 1.0, "9": 1.0}}, {"leaked": 7}]
 )
 def test_a_damaged_shard_is_refused_in_one_line(stored, tmp_path, change):
     file = shutil.copytree(stored[0], tmp_path / "s") / "report.json"
@@ -188,24 +184,21 @@ def test_every_convention_can_be_measured_in_shards():
             assert json.dumps(merged[0].published)[:60] == json.dumps(whole[0].published)[:60]
 
 
-class Gated(nn.Module):
+def gated() -> nn.Module:
     """A model that is dead for dark images, and not finite for bright ones."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+    def gate(m: Does, x: torch.Tensor) -> torch.Tensor:
+        mean = x.mean(dim=(1, 2, 3), keepdim=True)
+        return m.conv(x) * (mean > -1) / (mean < 1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate = x.mean(dim=(1, 2, 3), keepdim=True)
-        return self.conv(x) * (gate > -1) / (gate < 1)
+    torch.manual_seed(0)
+    return nn.Sequential(Does(gate, conv=nn.Conv2d(3, 4, 3, padding=1)).double())
 
 
 @pytest.mark.slow
 def test_dead_and_broken_pictures_are_named_as_in_one_run():
-    torch.manual_seed(0)
-    model, x = Gated().double(), torch.randn(9, 3, 8, 8, dtype=torch.float64) * 0.1
+    module, x = gated(), torch.randn(9, 3, 8, 8, dtype=torch.float64) * 0.1
     x[2], x[5] = -2, 2
-    module = nn.Sequential(model)
     whole = erfscope.sweep(module, images=x)
     merged = erfscope.merge([erfscope.sweep(module, images=x, shard=f"{number}/3") for number in (3, 1, 2)])
     assert_alike(merged, whole)
@@ -214,10 +207,8 @@ def test_dead_and_broken_pictures_are_named_as_in_one_run():
 
 @pytest.mark.slow
 def test_a_shard_whose_pictures_are_all_of_no_use_counts(tmp_path):
-    torch.manual_seed(0)
-    x = torch.randn(4, 3, 8, 8, dtype=torch.float64) * 0.1
+    module, x = gated(), torch.randn(4, 3, 8, 8, dtype=torch.float64) * 0.1
     x[1], x[3] = -2, -2
-    module = nn.Sequential(Gated().double())
     for number in (1, 2):
         erfscope.sweep(module, images=x, shard=f"{number}/2").save(tmp_path / f"s{number}", drawn=False)
     merged = erfscope.merge([tmp_path / "s1", tmp_path / "s2"])
@@ -283,23 +274,13 @@ def test_an_unreadable_picture_ends_no_shard_whosever_it_is(broken, tmp_path):
             tmp_path / f"{number}.png"
         )
     (tmp_path / f"{broken}.png").write_bytes(b"no image")
-    net = ClosedBranch()
+    # x + norm(x), the norm's weights all zeros.
+    closed = Does(lambda m, x: x + m.last(x), last=nn.BatchNorm2d(4))
+    nn.init.zeros_(closed.last.weight)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), closed)
     for shard in ("1/2", "2/2"):
         result = erfscope.analyze(
             net, images=tmp_path, input_size=24, keep_going=True, measures="r50", layer="output", shard=shard
         )
         assert result.ok
         assert "zero_branches" in {finding.code for finding in result.findings}
-
-
-class ClosedBranch(nn.Module):
-    """x + norm(x), the norm's weights all zeros."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv, self.last = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
-        nn.init.zeros_(self.last.weight)
-
-    def forward(self, x):
-        x = self.conv(x)
-        return x + self.last(x)
