@@ -7,6 +7,7 @@ import functools
 import json
 from pathlib import Path
 
+import measured_once
 import numpy as np
 import pytest
 import torch
@@ -38,30 +39,18 @@ def stack() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1))
 
 
-#: What :class:`Calls` has measured of live modules, by their weights and the options.
-KNOWN: dict[tuple[str, ...], erfscope.Result] = {}
-
-
 class Calls:
-    """Counts the draws that are measured, and interrupts the one after so many. Most tests search the same net: what is
-    asked for in the same words is measured once."""
+    """Counts the draws that are measured, and interrupts the one after so many."""
 
     def __init__(self, most: int = 10_000) -> None:
-        self.most, self.seen, self.run = most, list[tuple[object, int]](), search_module.analyze
-        self.remembers = True
+        self.most, self.seen, self.run = most, list[tuple[object, int]](), measured_once.analyze
 
     def __call__(self, model, **options):
         if len(self.seen) == self.most:
             raise KeyboardInterrupt
         size = options["input_size"]
         self.seen.append((*(options["insert"] or []), size, options.get("seed", 0)))
-        if isinstance(model, str) or not self.remembers:
-            return self.run(model, **options)
-        asked = (str(model), str([*map(torch.Tensor.tolist, model.state_dict().values())]))
-        asked += (repr(sorted((name, value) for name, value in options.items() if name != "progress")),)
-        if asked not in KNOWN:
-            KNOWN[asked] = self.run(model, **options)
-        return KNOWN[asked]
+        return self.run(model, **options)
 
 
 @pytest.fixture
@@ -94,7 +83,7 @@ def state_of(module: nn.Module) -> list[object]:
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", ["settled", "stopped", "interrupted"])
 def test_a_live_module_is_left_as_it_was_found(calls, ends):
-    calls.remembers = False
+    calls.run = erfscope.analyze
     module = stack().train()
     module[0].eval()
     module[2].bias.requires_grad_(False)

@@ -7,6 +7,7 @@ import json
 import time
 from pathlib import Path
 
+import measured_once
 import pytest
 from rich.console import Console
 from undrawn import undrawn  # noqa: F401
@@ -39,6 +40,7 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nets.py").write_text(NETS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("erfscope.apps.advise.search.analyze", measured_once.analyze)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
