@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -193,7 +193,9 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=100)
+@example("done", False, False)
+@example("done", -1, False)
 @given(st.sampled_from(["run", "output", "done", "last", "plan", "model", "image"]), VALUES, st.booleans())
 def test_a_count_with_any_value_in_any_field_is_one_line(
     begun: Run, name: str, value: object, is_missing: bool
