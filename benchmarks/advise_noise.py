@@ -66,6 +66,8 @@ class NoisySearch(SearchRun):
 
     def __init__(self, truths: Sequence[float], setting: Setting, seed: int) -> None:
         self.truths, self.noise, self.spent = dict(zip(EDITS, truths, strict=True)), setting.noise, 0
+        #: By seed what all candidates share of a draw, and what each has alone.
+        self.parts: dict[int, np.ndarray] = {}
         self.model, self.seconds, self.end = "net", float(setting.draws), setting.draws - 0.5
         self.chosen = self.end / 2
         self.request = SimpleNamespace(insert=None, progress=lambda *_: None, stop=lambda: False)  # type: ignore[assignment]
@@ -102,7 +104,9 @@ class NoisySearch(SearchRun):
         """The measure of one candidate under one draw."""
         self.spent += 1
         edit = insert[0] if insert else ""
-        parts = np.random.default_rng(seed).normal(size=2 + COUNT) * self.noise * np.sqrt(0.5)
+        if seed not in self.parts:
+            self.parts[seed] = np.random.default_rng(seed).normal(size=2 + COUNT) * self.noise * np.sqrt(0.5)
+        parts = self.parts[seed]
         value = self.truths[edit] * (1 + parts[-1] + parts[EDITS.index(edit)])
         return {"r50": SimpleNamespace(value=float(value))}
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 import torch.nn.functional as F
+from nets import Does
 from torch import Tensor, nn
 
 import erfscope
@@ -40,19 +41,6 @@ def fields(found: NetStructure, name: str = "shortest_in", axis: int = 0) -> dic
 def layer(found: NetStructure, name: str) -> Operation:
     (one,) = [each for each in found.layers if each.name == name]
     return one
-
-
-class Net(nn.Module):
-    """Parts by name, and a function of them and the input."""
-
-    def __init__(self, run, **parts: nn.Module) -> None:
-        super().__init__()
-        self.run = run
-        for name, part in parts.items():
-            self.add_module(name, part)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.run(self, x)
 
 
 def conv(taken: int, given: int, kernel: int = 3, **more: object) -> nn.Conv2d:
@@ -133,7 +121,7 @@ def test_a_residual_block_counts_as_its_shortcut():
 
     # Stem: 5. The first block adds 4 by its convolutions, nothing by its shortcut; the second 2 + 2 * 2, and nothing.
     found = structure(
-        Net(
+        Does(
             run,
             stem=conv(3, 4, 5),
             a=conv(4, 4),
@@ -154,7 +142,7 @@ def test_the_narrowest_channels_of_a_concatenation_count():
     def run(net, x):
         return net.last(torch.cat([net.wide(x), net.narrow(x)], 1))
 
-    found = structure(Net(run, wide=conv(3, 4, 9), narrow=conv(3, 2), last=conv(6, 2)), 16, 16)
+    found = structure(Does(run, wide=conv(3, 4, 9), narrow=conv(3, 2), last=conv(6, 2)), 16, 16)
     assert (layer(found, "last").shortest_in, layer(found, "last").local) == ((3, 3), (11, 11))
 
 
@@ -164,7 +152,7 @@ def test_channel_groups_keep_what_they_see():
         return net.last(x[:, :2])
 
     # The first group of two channels comes from the wide branch alone.
-    net = Net(run, wide=conv(3, 2, 9), narrow=conv(3, 2), groups=conv(4, 4, groups=2), last=conv(2, 2))
+    net = Does(run, wide=conv(3, 2, 9), narrow=conv(3, 2), groups=conv(4, 4, groups=2), last=conv(2, 2))
     found = structure(net, 16, 16)
     assert (layer(found, "groups").shortest_in, layer(found, "groups").shortest) == ((3, 3), (5, 5))
     assert layer(found, "last").shortest_in == (11, 11)
@@ -175,7 +163,7 @@ def test_squeeze_and_excitation_leaves_the_path_beside_it():
         x = net.first(x)
         return net.last(x * net.gate(x.mean((2, 3), keepdim=True)).sigmoid())
 
-    found = structure(Net(run, first=conv(3, 4), gate=conv(4, 4, 1), last=conv(4, 4)), 16, 16)
+    found = structure(Does(run, first=conv(3, 4), gate=conv(4, 4, 1), last=conv(4, 4)), 16, 16)
     assert layer(found, "gate").shortest_in == (ALL, ALL)
     assert (layer(found, "last").shortest_in, layer(found, "last").local) == ((3, 3), (5, 5))
     assert [each.name for each in found.in_place] == ["first", "last"]
@@ -193,7 +181,7 @@ def test_attention_mixes_all_positions(is_residual):
         return net.last(x).transpose(1, 2).unflatten(2, (4, 4))
 
     parts = {"patch": nn.Conv2d(3, 8, 4, 4), "attention": nn.MultiheadAttention(8, 2, batch_first=True)}
-    found = structure(Net(run, **parts, last=nn.Linear(8, 8)), 16, 16)
+    found = structure(Does(run, **parts, last=nn.Linear(8, 8)), 16, 16)
     last = layer(found, "last")
     assert last.longest == (ALL, ALL)
     # Beside a shortcut, and by its query: that is its own token alone.
@@ -218,7 +206,7 @@ def test_a_u_net_is_seen_through_its_skips():
         deep = net.mid(F.max_pool2d(skip, 2))
         return net.dec(torch.cat([net.up(deep), skip], 1))
 
-    net = Net(run, enc=conv(3, 4), mid=conv(4, 4), up=nn.ConvTranspose2d(4, 4, 2, stride=2), dec=conv(8, 2))
+    net = Does(run, enc=conv(3, 4), mid=conv(4, 4), up=nn.ConvTranspose2d(4, 4, 2, stride=2), dec=conv(8, 2))
     found = structure(net, 16, 16)
     assert fields(found)["dec"] == 3
     # 3, then 1 by the pool and 2 * 2 by the next: 8; the last reads three rows, which lie in two rows below.
@@ -230,7 +218,7 @@ def test_weights_that_run_twice_are_counted_once():
     def run(net, x):
         return net.shared(F.relu(net.shared(x)))
 
-    found = structure(Net(run, shared=conv(3, 3)), 16, 16)
+    found = structure(Does(run, shared=conv(3, 3)), 16, 16)
     assert [each.params for each in found.layers] == [84, 0]
     assert found.params == 84
     assert [each.shortest_in for each in found.layers] == [(1, 1), (3, 3)]
@@ -241,7 +229,7 @@ def test_the_json_has_no_infinity():
     def run(net, x):
         return net.last(net.first(x).mean((2, 3), keepdim=True) + x)
 
-    document = structure(Net(run, first=conv(3, 3), last=conv(3, 3)), 8, 8).to_json()
+    document = structure(Does(run, first=conv(3, 3), last=conv(3, 3)), 8, 8).to_json()
     assert document["layers"][1]["longest"] == [None, None]
     assert document["layers"][1]["shortest_in"] == [1, 1]
     assert document["smallest_input"] == [1, 1]

@@ -68,7 +68,8 @@ def plain(net: nn.Module, x: Tensor, wrt: str = "image") -> Tensor:
 @pytest.mark.parametrize("convention", ["signed", "jacobian"])
 @pytest.mark.parametrize("method", NAMES)
 def test_every_method_equals_a_direct_call_on_the_public_readout(small, pictures, method, convention):
-    for image in (0, 2):
+    # Occlusion, the slowest, draws no random numbers, which are those of an image's number.
+    for image in (0, 2)[method == "occlusion" :]:
         readout = erfscope.UnitReadout(small, "down", UNIT, convention, 5, image=image)
         g = direct(readout, pictures[image : image + 1], method, 5 * 1_000_003 + image)
         expected = (g.sum(1) if convention == "signed" else g.square().sum(1)).detach().numpy()
@@ -275,7 +276,7 @@ def test_nothing_is_left_behind_and_nothing_is_said_also_of_a_model_that_fails_h
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for wrt in ("image", "stem")[: 1 + (method not in ("occlusion", "guided_backprop"))]:
-            result = erfscope.analyze(net, images=pictures, layer="down", method=method, wrt=wrt, measures="r50")
+            result = erfscope.analyze(net, images=pictures[:1], layer="down", method=method, wrt=wrt, measures="r50")
             assert result.method == method
     assert [str(entry.message) for entry in said] == []
     assert state(net) == before
@@ -298,11 +299,12 @@ def test_nothing_is_left_behind_and_nothing_is_said_also_of_a_model_that_fails_h
 @pytest.mark.parametrize("method", NAMES)
 def test_results_are_reproducible_and_depend_on_the_image_number_alone(small, pictures, method):
     torch.manual_seed(123)
-    together = ours(small, pictures, method, seed=3)
+    together = ours(small, pictures[1:], method, images=[1, 2], seed=3)
     torch.manual_seed(321)
-    np.testing.assert_array_equal(ours(small, pictures, method, seed=3), together)
-    np.testing.assert_array_equal(ours(small, pictures[2:], method, images=[2], seed=3)[0], together[2])
-    assert np.array_equal(ours(small, pictures, method, seed=4), together) is (method != "smoothgrad")
+    np.testing.assert_array_equal(ours(small, pictures[2:], method, images=[2], seed=3)[0], together[1])
+    assert np.array_equal(ours(small, pictures[2:], method, images=[2], seed=4)[0], together[1]) is (
+        method != "smoothgrad"
+    )
 
 
 @pytest.mark.slow

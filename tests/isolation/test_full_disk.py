@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import warm
+from undrawn import undrawn  # noqa: F401
 
 import erfscope
+from erfscope.cli.main import _run
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="mounts")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("memory_unplanned", "undrawn"),
+    pytest.mark.skipif(sys.platform != "linux", reason="mounts"),
+]
 NETS = """
 import os
 from torch import nn
@@ -27,14 +31,6 @@ def c(): return net(6)
 def d(): return net(7)
 """
 ASKED = ("--weights", "random", "--input-size", "32", "--samples", "4", "--measures", "r50", "--device", "cpu")
-
-
-def compared(nets: Path, folder: Path, *more: str, names: str = "abcd") -> subprocess.CompletedProcess[str]:
-    models = [f"{name}={nets}:{name}" for name in names]
-    words = ["compare", *models, *ASKED, "-q", "--format", "csv", "-o", str(folder), *more]
-    done = warm.run([sys.executable, "-m", "erfscope", *words])
-    assert not re.search("Traceback|OSError|ErfscopeError|internal error", done.stderr)
-    return done
 
 
 def assert_as_if_nothing_had_happened(folder: Path, nets: Path) -> None:
@@ -53,20 +49,26 @@ def assert_as_if_nothing_had_happened(folder: Path, nets: Path) -> None:
         assert float(ours["r50"]) == pytest.approx(float(theirs["r50"]), rel=1e-6)
 
 
-def test_a_disk_that_is_full_loses_nothing_and_a_resumed_run_is_complete(small_disk, tmp_path):
-    nets = tmp_path / "nets.py"
+def test_a_disk_that_is_full_loses_nothing_and_a_resumed_run_is_complete(small_disk, tmp_path, capsys):
+    nets, folder = tmp_path / "nets.py", small_disk / "run"
     nets.write_text(NETS)
-    folder = small_disk / "run"
-    assert compared(nets, folder, names="ab").returncode == 0
+
+    def compare(names: str, *more: str) -> tuple[int, str]:
+        models = [f"{name}={nets}:{name}" for name in names]
+        code = _run(["compare", *models, *ASKED, "-q", "--format", "csv", "-o", str(folder), *more])
+        said = capsys.readouterr().err
+        assert not re.search("Traceback|OSError|ErfscopeError|internal error", said)
+        return code, said
+
+    assert compare("ab")[0] == 0
     # Room for a few pages: an open file, a part of a map.
     free = os.statvfs(small_disk)
     left = int(free.f_bavail * free.f_frsize) - 3 * 4096
     (small_disk / "ballast").write_bytes(b"x" * left)
-    full = compared(nets, folder, "--resume")
-    assert full.returncode == 3, full.stderr
-    assert "No space left on device" in full.stderr
+    code, said = compare("abcd", "--resume")
+    assert code == 3, said
+    assert "No space left on device" in said
     assert [row.label for row in erfscope.read(folder)][:2] == ["a", "b"]
     (small_disk / "ballast").unlink()
-    again = compared(nets, folder, "--resume")
-    assert again.returncode == 0, again.stderr
+    assert compare("abcd", "--resume")[0] == 0
     assert_as_if_nothing_had_happened(folder, nets)

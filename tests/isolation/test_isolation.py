@@ -11,6 +11,7 @@ import time
 import cv2
 import numpy as np
 import pytest
+import warm
 
 import erfscope
 from erfscope import ErfscopeError, Options
@@ -226,12 +227,12 @@ def test_patterns_are_timms_names():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delay_s", [2.0, 3.5])
-def test_ctrl_c_while_the_processes_start_is_no_traceback(tmp_path, delay_s):
+@pytest.mark.parametrize(("start", "delay_s"), [(subprocess.Popen, 2.0), (warm.WarmProcess, 1.0)])
+def test_ctrl_c_while_the_processes_start_is_no_traceback(tmp_path, start, delay_s):
     (tmp_path / "nets.py").write_text("from torch import nn\n\ndef a():\n    return nn.Conv2d(3, 4, 3)\n")
     words = ["compare", "nets.py:a", "b=nets.py:a", "--isolate", "--input-size", "16", "--samples", "2", "-q"]
     command = [sys.executable, "-m", "erfscope", *words, "--weights", "random", "--device", "cpu"]
-    with subprocess.Popen(
+    with start(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
         time.sleep(delay_s)

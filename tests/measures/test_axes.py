@@ -10,6 +10,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from nets import Does
 from scipy.integrate import quad
 from scipy.optimize import brentq
 from torch import nn
@@ -187,18 +188,10 @@ def test_strides_without_padding_stand_at_their_centres_and_with_it_at_their_ste
     assert (timing.step, timing.look_ahead, timing.latency, timing.causal_by_trf) == ((28, 31), 0, 3, True)
 
 
-class PaddedBehind(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution = nn.Conv1d(1, 4, 3)
-
-    def forward(self, x):
-        return self.convolution(nn.functional.pad(x, (0, 2)))
-
-
 @pytest.mark.parametrize("unit", [0, 31, 63])
 def test_a_net_that_pads_behind_looks_ahead_of_its_own_sample(unit):
-    result = erfscope.analyze(PaddedBehind(), images=torch.randn(2, 1, 64), unit=unit)
+    net = nn.Sequential(nn.ConstantPad1d((0, 2), 0.0), nn.Conv1d(1, 4, 3))
+    result = erfscope.analyze(net, images=torch.randn(2, 1, 64), unit=unit)
     assert (result.timing.step, result.timing.look_ahead) == ((unit, unit), 2)
     assert result["past_share"].value == 0
 
@@ -237,19 +230,13 @@ def test_what_does_not_fit_the_axes_is_refused_in_one_line(options, text):
     assert "\n" not in str(error.value)
 
 
-class FramesFirst(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Conv3d(3, 2, 3, padding=1)
-
-    def forward(self, x):
+def test_frames_before_channels_are_asked_about_and_measured():
+    def frames_first(m, x):
         if x.shape[2] != 3:
             raise ValueError(f"frames of {x.shape[2]} channels")
-        return self.inner(x.transpose(1, 2))
+        return m.inner(x.transpose(1, 2))
 
-
-def test_frames_before_channels_are_asked_about_and_measured():
-    model = FramesFirst()
+    model = Does(frames_first, inner=nn.Conv3d(3, 2, 3, padding=1))
     with pytest.raises(erfscope.ErfscopeError, match=r"\(B, T, C, H, W\), frames before channels: axes='btchw'"):
         erfscope.analyze(model, input_size=(6, 10, 10), samples=1)
     result = erfscope.analyze(model, input_size=(6, 10, 10), samples=1, axes="btchw")
@@ -260,7 +247,7 @@ def test_frames_before_channels_are_asked_about_and_measured():
 def test_reports_keep_their_axes(tmp_path):
     net, x = random_stack(0)
     result = erfscope.analyze(net, images=x, spacing=(2.5, 1.0, 1.0), unit_name="mm")
-    result.save(tmp_path / "report")
+    erfscope.Report(results=(result,)).save(tmp_path / "report", drawn=False)
     again = files.read(tmp_path / "report").results[0]
     assert again.axes == result.axes
     assert again["r90"].value == pytest.approx(result["r90"].value)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
-from torch import Tensor, nn
+from nets import Does
+from torch import nn
 
 import erfscope
 from erfscope.core.answer.measures.border import lost_at_borders, stands_at_border
@@ -19,6 +22,7 @@ def stack(depth: int, seed: int = 0) -> nn.Sequential:
     return nn.Sequential(*layers).eval()
 
 
+@functools.cache
 def measured(depth: int, size: int, **options) -> erfscope.Result:
     asked = {"in_chans": 1, "samples": 1, "measures": "r50", "convention": "luo", "dtype": "float64"}
     return erfscope.analyze(stack(depth), input_size=(size, size), **asked | options)
@@ -73,26 +77,21 @@ def test_a_sequence_has_two_borders():
     assert lost_at_borders(erf)[0] > 0
 
 
-class Dilated(nn.Module):
+def dilated(*rates: int) -> nn.Module:
     """A stem of stride 8, then dilated branches beside a plain one."""
-
-    def __init__(self, rates: tuple[int, ...]) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.stem = nn.Sequential(*(m for c in (3, 8, 8) for m in (nn.Conv2d(c, 8, 3, stride=2, padding=1), nn.ReLU())))
-        self.branches = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=rate, dilation=rate) for rate in rates)
-        self.plain = nn.Conv2d(8, 8, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        return torch.cat([self.plain(x), *(branch(x) for branch in self.branches)], 1)
+    torch.manual_seed(0)
+    stem = nn.Sequential(*(m for c in (3, 8, 8) for m in (nn.Conv2d(c, 8, 3, stride=2, padding=1), nn.ReLU())))
+    branches = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=rate, dilation=rate) for rate in rates)
+    branches.append(nn.Conv2d(8, 8, 1))
+    joined = Does(lambda m, x: torch.cat([m.branches[-1](x), *(b(x) for b in m.branches[:-1])], 1), branches=branches)
+    return nn.Sequential(stem, joined).eval()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rates", "small", "large"), [((12, 24), 96, 512), ((20,), 96, 448), ((2, 3), 96, 192)])
 def test_branches_of_which_all_taps_lie_outside_are_not_promised_to_hold(rates, small, large):
     found, more = (
-        erfscope.analyze(Dilated(rates).eval(), input_size=side, samples=4, measures="r50") for side in (small, large)
+        erfscope.analyze(dilated(*rates), input_size=side, samples=4, measures="r50") for side in (small, large)
     )
     grows = more["r50"].value / found["r50"].value - 1 > 0.5
     assert grows == (rates != (2, 3))
@@ -110,16 +109,11 @@ def test_stacks_of_convolutions_have_no_unseen_paths(depth, size):
 
 
 def test_a_unit_that_sees_the_whole_input_is_said_to_grow_with_it():
-    net = nn.Sequential(nn.Conv2d(3, 8, 4, 4), Mixed())
+    # The mean of all positions beside each.
+    mixed = Does(lambda _, x: x + 3 * x.mean((2, 3), keepdim=True) * x.shape[2])
+    net = nn.Sequential(nn.Conv2d(3, 8, 4, 4), mixed)
     torch.manual_seed(0)
     small, large = (erfscope.analyze(net.eval(), input_size=side, samples=2, measures="r50") for side in (32, 96))
     assert "sees_all" in {finding.code for finding in small.findings}
     assert large["r50"].value > 1.5 * small["r50"].value
     assert "sees_all" not in {finding.code for finding in measured(12, 12).findings}
-
-
-class Mixed(nn.Module):
-    """The mean of all positions beside each."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + 3 * x.mean((2, 3), keepdim=True) * x.shape[2]

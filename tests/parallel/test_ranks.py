@@ -17,6 +17,15 @@ import warm
 
 import erfscope
 
+NETS = """
+from torch import nn
+
+def stack(kernel):
+    return nn.Sequential(nn.Conv2d(3, 4, kernel, 2, kernel // 2), nn.BatchNorm2d(4), nn.Tanh(), nn.Conv2d(4, 4, kernel))
+
+def one(): return stack(3)
+def two(): return stack(5)
+"""
 #: Everything that is asked of three ranks, and of one process to compare with: start-up takes longer than all of it.
 PROGRAM = """
 import sys
@@ -25,22 +34,21 @@ import torch
 import erfscope
 
 torch.set_num_threads(1)
-out = Path(sys.argv[1])
+out, nets = Path(sys.argv[1]), Path(sys.argv[0]).with_name("nets.py")
+one, two = f"{nets}:one", f"{nets}:two"
 SMALL = dict(weights="random", input_size=64, dtype="float64", measures=["r50", "sigma_row", "far_mass"])
 
 with erfscope.distributed() as process_group:
     found = {
-        "many": erfscope.sweep("test_resnet", samples=13, batch_size=2, **SMALL),
-        "few": erfscope.sweep("test_resnet", samples=1, **SMALL),
-        "settled": erfscope.sweep("test_resnet", samples=60, until_se=0.02, **SMALL),
-        "models": erfscope.compare(
-            ["test_resnet", "test_vit", "test_resnet"], samples=4, **(SMALL | {"input_size": 96})
-        ),
-        "images": erfscope.compare(["test_resnet", "test_vit"], samples=4, **{**SMALL, "input_size": 96}),
+        "many": erfscope.sweep(one, samples=13, batch_size=2, **SMALL),
+        "few": erfscope.sweep(one, samples=1, **SMALL),
+        "settled": erfscope.sweep(two, samples=60, until_se=0.02, **SMALL),
+        "models": erfscope.compare([f"a={one}", f"b={two}", f"c={one}"], samples=4, **SMALL),
+        "images": erfscope.compare([f"a={one}", f"b={two}"], samples=4, **SMALL),
         "grown": erfscope.sweep("test_resnet", samples=2, **{**SMALL, "input_size": "auto"}),
     }
     try:
-        erfscope.analyze("test_resnet", images=sorted(Path(sys.argv[2]).glob("*.png")), **SMALL)
+        erfscope.analyze(one, images=sorted(Path(sys.argv[2]).glob("*.png")), **SMALL)
         said = "nothing"
     except erfscope.ErfscopeError as error:
         said = str(error)
@@ -83,6 +91,7 @@ def stored(tmp_path_factory):
     """What one process and three ranks have written, from the same program."""
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "program.py").write_text(PROGRAM)
+    (folder / "nets.py").write_text(NETS)
     (folder / "photos").mkdir()
     for name in "abcd":
         draw(folder / "photos" / f"{name}.png")
@@ -141,34 +150,16 @@ def test_what_one_rank_cannot_read_is_the_error_of_all(stored):
 
 
 @pytest.mark.slow
-def test_torchrun_measures_as_one_process_does_and_prints_nothing_else():
-    asked = [
-        "analyze",
-        "test_resnet",
-        "--weights",
-        "random",
-        "--input-size",
-        "64",
-        "--samples",
-        "5",
-        "--dtype",
-        "float64",
-        "--measures",
-        "r50",
-    ]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    done = subprocess.run(
-        [*launch, "erfscope", *asked, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        # torchrun sets the number of threads if it is not set, and prints that.
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
+def test_torchrun_measures_as_one_process_does_and_prints_nothing_else(tmp_path):
+    spec = f"{tmp_path / 'nets.py'}:net"
+    (tmp_path / "nets.py").write_text("from torch import nn\n\ndef net():\n    return nn.Conv2d(3, 4, 5, padding=2)\n")
+    asked = ["--weights", "random", "--input-size", "64", "--samples", "5", "--dtype", "float64", "--measures", "r50"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "erfscope", "analyze"]
+    # torchrun sets the number of threads if it is not set, and prints that.
+    done = warm.run([sys.executable, *launch, spec, *asked, "--json"], env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert (done.returncode, done.stderr) == (0, "")
     (found,) = json.loads(done.stdout)["results"]
-    alone = erfscope.analyze("test_resnet", weights="random", input_size=64, samples=5, dtype="float64", measures="r50")
+    alone = erfscope.analyze(spec, weights="random", input_size=64, samples=5, dtype="float64", measures="r50")
     assert found["measures"]["r50"]["value"] == pytest.approx(float(alone["r50"]), rel=1e-9)
     assert found["input"]["n_images"] == 5
 
@@ -190,7 +181,6 @@ class Going(nn.Module):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize(("goes", "how"), [(0, "killed"), (1, "exited")])
 def test_a_rank_that_goes_ends_the_other_with_one_line(goes, how, tmp_path, monkeypatch):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,23 +66,30 @@ def test_a_row_that_was_measured_again_stands_once(report, tmp_path):
     assert found["a"].seconds == 1234.5
 
 
-def ended_at(folder: Path, moment: int, write) -> int:
-    """In a process of its own, write; at that moment of writing in or beside the folder it ends, as by ``kill -9``. The
-    exit code: 0 where it came to its end."""
+def killed_at_any_moment(folder: Path, write: Callable[[Path], None]) -> list[Path]:
+    """Write into a folder, in a process of its own; copies of it as ``kill -9`` would have left it at each moment of
+    writing in or beside it, and as it is at the end."""
+    moments = folder.parent.with_name("moments")
     pid = os.fork()
     if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    left = [moment]
+        assert os.waitpid(pid, 0)[1] == 0
+        return [moments / str(number) / folder.name for number in range(len([*moments.iterdir()]))]
+    is_copying = False
 
-    def end(event, arguments):
-        if event == "ctypes.dlsym" or (event in EVENTS and str(folder.parent) in str(arguments[0])):
-            left[0] -= 1
-            if left[0] < 0:
-                os._exit(9)
+    def copy(event, arguments):
+        nonlocal is_copying
+        if not is_copying and (
+            event == "ctypes.dlsym" or (event in EVENTS and str(folder.parent) in str(arguments[0]))
+        ):
+            is_copying = True
+            count = len([*moments.iterdir()]) if moments.exists() else 0
+            shutil.copytree(folder.parent, moments / str(count), symlinks=True)
+            is_copying = False
 
-    sys.addaudithook(end)
+    sys.addaudithook(copy)
     try:
         write(folder)
+        copy("ctypes.dlsym", ())
         os._exit(0)
     finally:
         os._exit(1)
@@ -88,29 +97,28 @@ def ended_at(folder: Path, moment: int, write) -> int:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
 def test_a_run_that_is_killed_at_any_moment_of_writing_loses_nothing_that_was_finished(report, tmp_path):
+    folder = tmp_path / "run" / "out"
+    folder.parent.mkdir()
+    rows(report, "a", "b").save(folder, drawn=False)
+
     def write(folder):
         store_rows(folder, rows(report, "c"), earlier=erfscope.read(folder))
         report.save(folder, drawn=False, force=True)
 
-    expected, code, moment = numbers(report), 9, 0
-    while code:
-        folder = tmp_path / f"run{moment}" / "out"
-        folder.parent.mkdir()
-        rows(report, "a", "b").save(folder, drawn=False)
-        code = ended_at(folder, moment, write)
-        assert code in (0, 9)
-        found = numbers(erfscope.read(folder))
-        assert {"a", "b"} <= {*found}, moment
-        assert all(found[label] == expected[label] for label in found)
-        moment += 1
-    assert found == expected
-    assert moment > 20
+    expected, found = numbers(report), [numbers(erfscope.read(each)) for each in killed_at_any_moment(folder, write)]
+    for moment, rest in enumerate(found):
+        assert {"a", "b"} <= {*rest}, moment
+        assert all(rest[label] == expected[label] for label in rest), moment
+    assert found[-1] == expected
+    assert len(found) > 21
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="exchanges two names at once")
 @pytest.mark.parametrize(("has_rows", "exchanges"), [(True, True), (False, True), (True, False)])
 def test_a_report_that_is_to_be_replaced_is_there_until_the_new_one_is_whole(report, tmp_path, has_rows, exchanges):
-    old, new = rows(report, "a", "b"), rows(report, "a", "b", "c")
+    old, new, folder = rows(report, "a", "b"), rows(report, "a", "b", "c"), tmp_path / "run" / "out"
+    folder.parent.mkdir()
+    old.save(folder, drawn=False)
 
     def write(folder):
         if not exchanges:
@@ -119,20 +127,12 @@ def test_a_report_that_is_to_be_replaced_is_there_until_the_new_one_is_whole(rep
             store_rows(folder, rows(new, label), earlier=None)
         new.save(folder, drawn=False, force=True)
 
-    code, moment, seen = 9, 0, set()
-    while code:
-        folder = tmp_path / f"run{moment}" / "out"
-        folder.parent.mkdir()
-        old.save(folder, drawn=False)
-        code = ended_at(folder, moment, write)
-        assert code in (0, 9)
-        found = numbers(erfscope.read(folder))
-        assert found in (numbers(old), numbers(new)), moment
-        seen.add(len(found))
-        moment += 1
-    assert seen == {2, 3}
-    assert len(found) == 3
-    assert moment > 10
+    found = [numbers(erfscope.read(each)) for each in killed_at_any_moment(folder, write)]
+    for moment, rest in enumerate(found):
+        assert rest in (numbers(old), numbers(new)), moment
+    assert {len(rest) for rest in found} == {2, 3}
+    assert len(found[-1]) == 3
+    assert len(found) > 11
     assert [file.name for file in folder.parent.iterdir()] == ["out"]
 
 

@@ -7,23 +7,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from nets import Does
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import erfscope
 
 TAPS = torch.linspace(-1.0, 1.0, 8 * 36, dtype=torch.float64)
-
-
-class Between(nn.Module):
-    """Two convolutions with something between them."""
-
-    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.a, self.b, self.between = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 6, 3, padding=1), between
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.b(self.between(self.a(x)))
 
 
 def written(*places: tuple[slice, ...], value: float = 0.0) -> Callable[[Tensor], Tensor]:
@@ -74,8 +64,10 @@ ALIGNED: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, int]]] = {
 
 
 def net_of(between: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Two convolutions with something between them."""
     torch.manual_seed(0)
-    return Between(between).eval().double()
+    a, b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 6, 3, padding=1)
+    return Does(lambda m, x: m.b(between(m.a(x))), a=a, b=b).eval().double()
 
 
 @pytest.mark.slow
@@ -171,19 +163,10 @@ def test_the_centre_behind_windows_that_are_added_up_is_not_said_to_be_exact() -
     assert trf.center_inexact_reason == "the cells of windows are added up"
 
 
-class Spectrogram(nn.Module):
-    """Takes sound (B, 1, T) and convolves its windows in two axes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(1, 4, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(x.unfold(-1, 16, 8).transpose(2, 3))
-
-
 def test_a_size_of_one_side_is_one_axis_whatever_the_first_convolution_takes() -> None:
-    net = Spectrogram().eval()
+    # Takes sound (B, 1, T) and convolves its windows in two axes.
+    windows = Does(lambda _, x: x.unfold(-1, 16, 8).transpose(2, 3))
+    net = nn.Sequential(windows, nn.Conv2d(1, 4, 3, padding=1)).eval()
     asked = {"samples": 1, "measures": "r50", "input_size": (256,)}
     found = erfscope.analyze(net, **asked)  # type: ignore[arg-type]
     assert (found.status, found.input.size) == ("ok", (256,))

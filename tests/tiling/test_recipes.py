@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from collections.abc import Callable
@@ -65,6 +66,7 @@ class Careamist:
         return output, []
 
 
+@functools.cache
 def fixed_plan() -> TilePlan:
     return plan_of(UNet(4, pad=1).eval(), (256, 256), 256)
 
