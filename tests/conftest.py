@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 # No test may wait for a model hub, whatever the machine can reach.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -117,9 +118,10 @@ def figures_undrawn() -> Iterator[None]:
     from matplotlib.figure import Figure
 
     from erfscope.show.figures import draw
-    from erfscope.show.figures.kinds import FIGURES
+    from erfscope.show.figures.kinds import FIGURES, Drawn
+    from erfscope.show.figures.style import FigureStyle
 
-    drawn = draw.figure_of
+    drawn, of_folder = draw.figure_of, draw.folder_figures
 
     def undrawn(results: Sequence[Result], kind: str | None = None, **more: str) -> object:
         kind = kind or draw.default_kind(results)
@@ -127,7 +129,18 @@ def figures_undrawn() -> Iterator[None]:
         is_drawn = "path" in more or kind not in FIGURES or FIGURES[kind].unfit(results) is not None
         return drawn(results, kind, **more) if is_drawn else Figure()
 
+    def empty(results: Sequence[Result], kind: str, style: FigureStyle) -> Drawn:
+        style.check()
+        draw.refuse_unfit(results, kind, width=style.width)
+        return Drawn(figure=Figure(), words=())
+
+    def files(results: Sequence[Result], **more: Any) -> Iterator[tuple[str, bytes]]:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(draw, "_drawn", empty)
+            return iter([*of_folder(results, **more)])
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(draw, "folder_figures", files)
         patch.setattr(draw, "figure_of", undrawn)
         patch.setattr(draw, "figure_bytes", lambda *_: b"")
         patch.setattr(draw, "png_bytes", lambda *_, **__: b"")

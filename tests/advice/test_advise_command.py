@@ -10,7 +10,6 @@ from pathlib import Path
 import measured_once
 import pytest
 from rich.console import Console
-from undrawn import undrawn  # noqa: F401
 
 import erfscope
 from erfscope.apps.advise.structure import structure_of
@@ -78,7 +77,7 @@ def test_every_width_shows_the_advice_and_the_search():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("figures_undrawn")
 def test_a_folder_holds_the_search_its_figure_and_its_json_and_is_gone_on_with(capsys):
     code, out, err = run(capsys, *SEARCH, "-o", "out", "--json", "--measure")
     assert code == 0

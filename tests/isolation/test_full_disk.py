@@ -8,14 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from undrawn import undrawn  # noqa: F401
 
 import erfscope
 from erfscope.cli.main import _run
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.usefixtures("memory_unplanned", "undrawn"),
+    pytest.mark.usefixtures("memory_unplanned", "figures_undrawn"),
     pytest.mark.skipif(sys.platform != "linux", reason="mounts"),
 ]
 NETS = """

@@ -18,13 +18,12 @@ from fuzzing import VALUES, command, fuzz, works_or_refuses
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from undrawn import undrawn  # noqa: F401
 
 import erfscope
 import erfscope.core.answer.storage.files
 from erfscope import ErfscopeError, gate
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned", "undrawn")
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,13 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
-from undrawn import undrawn  # noqa: F401
 
 import erfscope
 from erfscope import ErfscopeError, Report
 from erfscope.core.answer.storage.writing import FORMATS
 from erfscope.show import check_output, with_error
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned", "undrawn")
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
 OPTIONS = {"weights": "random", "samples": 5, "layer": "layer3", "unit": "centre,0x0"}
 

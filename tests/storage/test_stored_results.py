@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from undrawn import undrawn  # noqa: F401
 
 import erfscope
 from erfscope import ErfscopeError, MeasurementError
@@ -18,7 +17,7 @@ from erfscope.core.system import environment
 from erfscope.show import with_error
 from erfscope.show.view.sentences import methods_sentence
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned", "undrawn")
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
 OPTIONS = {"weights": "random", "samples": 4, "input_size": 96, "layer": "layer2"}
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 from conftest import SmallNet
-from undrawn import undrawn  # noqa: F401
 
 import erfscope
 from erfscope import ErfscopeError, Report
 from erfscope.apps.gate.artifacts import write_artifacts
 from erfscope.apps.gate.gate import CheckReport, Verdict, entry_of
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned", "undrawn")
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
 
 NAMES = ["../../x", "/etc/x", "..", "a/../../x", "..\\..\\x", "x\x00y", "~/x", "\x1b[2Jx", ".x"]
 
