@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import re
-import subprocess
 import sys
 import tokenize
 import traceback
@@ -205,40 +204,6 @@ def test_private_names_of_other_libraries_stand_in_one_module_a_library():
     assert found.keys() == INTERNALS, "the walk must find those that there are"
 
 
-#: Names of PyTorch that are taken away, and how a model is measured then.
-TAKEN_AWAY = {
-    "torch._subclasses.fake_tensor.FakeTensorMode": "plain",
-    "torch.utils.checkpoint.CheckpointFunction": "graph",
-}
-WITHOUT = """
-import importlib, warnings
-warnings.simplefilter("ignore")
-import timm, torch
-owner, _, name = TAKEN.rpartition(".")
-place, found = importlib.import_module("torch"), None
-for part in owner.split(".")[1:]:
-    place = getattr(place, part)
-delattr(place, name)
-import erfscope
-result = erfscope.analyze("test_resnet", weights="random", samples=1, input_size=64, measures="r50")
-assert result.ok, result.error
-print(result.computed.path, result.computed.because)
-print(erfscope.theoretical("test_resnet", weights="random", input_size=64).size_px)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TAKEN_AWAY)
-def test_a_private_name_that_is_missing_is_no_internal_error(name):
-    """The model is run whole, for a reason that is said, or what the name served is left out."""
-    script = WITHOUT.replace("TAKEN", repr(name))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    path, _, because = done.stdout.splitlines()[0].partition(" ")
-    assert path == TAKEN_AWAY[name]
-    assert bool(because) == (path == "plain")
-
-
 @pytest.mark.slow
 def test_no_module_has_grown_two_subjects():
     """Statements and docstrings are counted, so that a narrower page makes no file longer."""
@@ -249,25 +214,6 @@ def test_no_module_has_grown_two_subjects():
                 token.type == tokenize.NEWLINE for token in tokenize.generate_tokens(file.readline)
             )
     assert {name: length for name, length in lengths.items() if length > 270} == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import erfscope",
-        "import erfscope.cli.main",
-        "from erfscope import FallbackWarning",
-        "from erfscope import adapters, core",
-    ],
-)
-def test_importing_loads_neither_torch_nor_timm(statement):
-    code = (
-        f"{statement}\nimport sys\nprint(sorted({{'torch', 'timm', 'numpy', 'captum', 'matplotlib'}} &"
-        " set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "[]"
 
 
 def test_few_functions_lie_between_the_public_one_and_autograd(monkeypatch):

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from loaded import adapter_of
+from opened import opened_once  # noqa: F401
 from PIL import Image
 
 import erfscope
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn", "opened_once")
 
 NETS = """
 from torch import nn
