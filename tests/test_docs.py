@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 import rich_click as click
 import torch
-from opened import opened_once  # noqa: F401
 from PIL import Image
+from spared import figures_undrawn, opened_once  # noqa: F401
 
 import erfscope
 from erfscope import Options

@@ -23,9 +23,9 @@ import pytest
 import timm
 import torch
 import warm
-from opened import opened_once  # noqa: F401
 from PIL import Image
 from releases import needs_folders
+from spared import figures_undrawn, opened_once  # noqa: F401
 
 import erfscope
 from erfscope.cli.commands import OWN, import_command

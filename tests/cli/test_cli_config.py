@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from loaded import adapter_of
-from opened import opened_once  # noqa: F401
 from PIL import Image
+from spared import figures_undrawn, opened_once  # noqa: F401
 
 import erfscope
 

@@ -14,8 +14,8 @@ import made_up
 import numpy as np
 import pytest
 from loaded import adapter_of
-from opened import opened_once  # noqa: F401
 from rich.console import Console
+from spared import opened_once  # noqa: F401
 from torch import nn
 
 import erfscope
