@@ -43,10 +43,16 @@ TWICE = 1
 
 
 @functools.cache
+def parts_of(path: Path) -> list[ast.AST]:
+    """What a file is made of."""
+    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Names that a file imports, inside functions too."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in parts_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -84,7 +90,7 @@ def test_the_table_for_newcomers_names_every_room():
 def test_functions_stay_short_and_take_few_parameters():
     found = []
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in parts_of(path):
             if isinstance(node, ast.FunctionDef):
                 statements = sum(isinstance(part, ast.stmt) for part in ast.walk(node)) - 1
                 if statements > STATEMENTS or len(node.args.posonlyargs) + len(node.args.args) > 5:
@@ -96,12 +102,7 @@ def test_functions_stay_short_and_take_few_parameters():
 def test_few_classes_share_a_name_and_none_that_of_the_face_of_what_shows():
     import erfscope.show
 
-    names = Counter(
-        node.name
-        for path in FILES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ClassDef)
-    )
+    names = Counter(node.name for path in FILES for node in parts_of(path) if isinstance(node, ast.ClassDef))
     found = {name for name, count in names.items() if count > 1}
     assert not found & set(erfscope.show.__all__)
     assert len(found) <= TWICE, found
@@ -164,7 +165,7 @@ def own_names() -> set[str]:
     """Private names that erfscope itself gives, to functions, classes and attributes."""
     found: set[str] = set()
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in parts_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 found.add(node.name)
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -174,10 +175,10 @@ def own_names() -> set[str]:
     return found
 
 
-def private_names(tree: ast.AST) -> set[str]:
+def private_names(path: Path) -> set[str]:
     """Private names that a file reaches: by import, as an attribute, or by a text given to ``getattr`` and its like."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in parts_of(path):
         if isinstance(node, ast.Attribute):
             found.add(node.attr)
         elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -195,11 +196,7 @@ def private_names(tree: ast.AST) -> set[str]:
 @pytest.mark.slow
 def test_private_names_of_other_libraries_stand_in_one_module_a_library():
     own = own_names()
-    found = {
-        path.relative_to(ROOT).as_posix(): names
-        for path in FILES
-        if (names := private_names(ast.parse(path.read_text(encoding="utf-8"))) - own)
-    }
+    found = {path.relative_to(ROOT).as_posix(): names for path in FILES if (names := private_names(path) - own)}
     assert {path: names for path, names in found.items() if path not in INTERNALS} == {}
     assert found.keys() == INTERNALS, "the walk must find those that there are"
 
