@@ -46,8 +46,8 @@ def test_where_torch_is_there_already_the_collector_is_left_alone(enabled):
         (gc.enable if before else gc.disable)()
 
 
-#: Runs each script in a process of its own, which ends as any does, and tells them apart; only PyTorch and timm are
-#: imported before.
+#: Runs each script in a process of its own, which ends as any does unless the script ends it, and tells them apart; only
+#: PyTorch and timm are imported before.
 ONE_BY_ONE = """
 import os, sys, torch, timm
 
@@ -72,14 +72,15 @@ TAKEN_AWAY = {
     "torch.utils.checkpoint.CheckpointFunction": "graph",
 }
 WITHOUT = """
-import warnings, torch
+import os, warnings, torch
 warnings.simplefilter("ignore")
 delattr({}, {!r})
 import erfscope
 result = erfscope.analyze("test_resnet", weights="random", samples=1, input_size=64, measures="r50")
 assert result.ok, result.error
 print(result.computed.path, result.computed.because)
-print(erfscope.theoretical("test_resnet", weights="random", input_size=64).size_px)
+print(erfscope.theoretical("test_resnet", weights="random", input_size=64).size_px, flush=True)
+os._exit(0)
 """
 
 
@@ -89,7 +90,9 @@ def test_rooms_and_commands_start_by_themselves_and_say_nothing_on_stderr_up_to_
     """A room can be had before anything else of the package is imported; a private name of PyTorch that is missing is
     no error: the model is run whole, for a reason that is said, or what the name served is left out."""
     rooms = ["adapters", "core", "show", "gate", "theory", "studies"]
-    scripts = [f"import erfscope\nassert erfscope.{room}.__name__.endswith('.{room}')" for room in rooms]
+    scripts = [
+        f"import erfscope, os\nassert erfscope.{room}.__name__.endswith('.{room}')\nos._exit(0)" for room in rooms
+    ]
     scripts += [
         f"import atexit, sys; atexit.register(lambda: print({{*{unused.split()}}} & {{*sys.modules}})); "
         + RUN.format(words)
