@@ -46,8 +46,8 @@ def test_where_torch_is_there_already_the_collector_is_left_alone(enabled):
         (gc.enable if before else gc.disable)()
 
 
-#: Runs each script in a process of its own, which ends as any does unless the script ends it, and tells them apart; only
-#: PyTorch and timm are imported before.
+#: Runs each script in a process of its own, which ends as any does unless the script ends it, and tells them apart;
+#: only PyTorch and timm are imported before.
 ONE_BY_ONE = """
 import os, sys, torch, timm
 
