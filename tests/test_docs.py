@@ -24,6 +24,7 @@ import pytest
 import rich_click as click
 import torch
 from PIL import Image
+from spared import figures_undrawn, opened_once  # noqa: F401
 
 import erfscope
 from erfscope import Options
@@ -204,8 +205,9 @@ def loggers(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("figures_undrawn", "opened_once")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_blocks_of_a_page_run_in_order(page, folder, loggers, figures_undrawn, monkeypatch, install):
+def test_the_blocks_of_a_page_run_in_order(page, folder, loggers, monkeypatch, install):
     namespace: dict[str, Any] = {}
     for block in blocks(page.read_text(encoding="utf-8")):
         if block.reason is not None:

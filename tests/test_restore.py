@@ -72,7 +72,7 @@ def test_a_module_and_pytorch_are_as_found(error, training):
     before = state(net)
     interrupted = isinstance(error, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt) if interrupted else restored():
-        erfscope.analyze(net, **WORDS, errors="row")
+        erfscope.analyze(net, **WORDS, in_chans=3, errors="row")
     assert state(net) == before
 
 

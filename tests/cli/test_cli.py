@@ -25,6 +25,7 @@ import torch
 import warm
 from PIL import Image
 from releases import needs_folders
+from spared import figures_undrawn, opened_once  # noqa: F401
 
 import erfscope
 from erfscope.cli.commands import OWN, import_command
@@ -32,7 +33,7 @@ from erfscope.core.answer.storage import writing
 from erfscope.show.command.console import COMMON
 from erfscope.show.figures.kinds import KINDS
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn", "plain_environment")
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn", "opened_once", "plain_environment")
 
 NETS = """
 import torch
@@ -794,27 +795,6 @@ def test_help_shows_the_common_options_and_how_to_see_the_rest(run, monkeypatch,
     assert len(COMMON) == 12
     options = [option for option in import_command(OWN[name]).params if option.param_type_name == "option"]
     assert every == {"--help", *(next(text for text in option.opts if text.startswith("--")) for option in options)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "unused"),
-    [
-        (["--help"], {"torch", "timm", "captum", "numpy", "scipy", "cv2", "matplotlib"}),
-        (
-            ["analyze", "test_resnet", "--samples", "2", "--weights", "random", "--json"],
-            {"captum", "matplotlib", "jinja2", "transformers", "cv2"},
-        ),
-    ],
-)
-def test_a_command_imports_nothing_that_it_does_not_use(arguments, unused):
-    code = (
-        f"import sys\nfrom erfscope.cli.main import main\ntry:\n    main({arguments})\n"
-        "except SystemExit as stop:\n    assert stop.code == 0\n"
-        f"unused = {unused} & {{name.partition('.')[0] for name in sys.modules}}\nassert not unused, unused\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.slow

@@ -10,10 +10,11 @@ import pytest
 import torch
 from loaded import adapter_of
 from PIL import Image
+from spared import figures_undrawn, opened_once  # noqa: F401
 
 import erfscope
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn")
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "figures_undrawn", "opened_once")
 
 NETS = """
 from torch import nn

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -165,14 +164,3 @@ def test_the_commands_of_erfscope_are_there_whatever_is_known_of_its_installatio
     out = command("--help")[1]
     assert [name for name in OWN if f"│ {name} " not in out] == []
     assert "Other packages" not in out
-
-
-@pytest.mark.slow
-def test_a_call_imports_the_command_that_is_called_and_no_other():
-    code = (
-        "import sys\nfrom erfscope.cli.main import main\ntry:\n    main(['layers', '--help'])\nexcept SystemExit:\n"
-        "    names = ('erfscope.cli.layers', 'erfscope.apps.tile.command')\n"
-        "    print(sorted(name for name in sys.modules if name in names))"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ran.stdout.splitlines()[-1] == "['erfscope.cli.layers']"

@@ -13,10 +13,12 @@ import zarr
 from fuzzing import command, files_below, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from PIL import Image
+from spared import figures_undrawn  # noqa: F401
 
 import erfscope
-from erfscope import ErfscopeError
+from erfscope import ErfscopeError, studies
 from erfscope.core.answer.storage.writing import FORMATS
 from erfscope.core.images.files import SUFFIXES as SUFFIXES_OF_IMAGES
 from erfscope.show.command.inputs import refuse_inputs
@@ -29,7 +31,7 @@ from torch import nn
 def tiny():
     return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Conv2d(4, 4, 3, 2, 1))
 """
-QUICK = ("--input-size", "16", "--samples", "2", "--weights", "random", "--device", "cpu")
+QUICK = ("--input-size", "16", "--samples", "2", "--weights", "random", "--device", "cpu", "--measures", "r50")
 #: Every command that writes a file.
 WRITERS = {
     "analyze": ("analyze", "nets.py:tiny", *QUICK, "--quiet"),
@@ -59,7 +61,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ("x.png", "photos/y.png"):
             Image.fromarray(pixels).save(name)
         np.save("image.npy", np.zeros((3, 16, 16), np.float32))
-        asked = {"input_size": 16, "samples": 2, "weights": "random", "device": "cpu"}
+        asked = {"input_size": 16, "samples": 2, "weights": "random", "device": "cpu", "measures": "r50"}
         for number in (1, 2):
             erfscope.sweep("nets.py:tiny", shard=f"{number}/2", **asked).save(f"shard{number}", drawn=False)
     return folder
@@ -67,6 +69,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def place(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The project, with studies whose figures are empty."""
+    monkeypatch.setattr(studies.StudyResult, "figure", lambda *_: Figure((1, 1)))
     shutil.copytree(project, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -166,7 +170,7 @@ INPUTS = [
     ),
     (f"{ANALYZE} --image photos", "photos/y.png", "replaces no input"),
     ("merge shard1 shard2", "shard1", "replaces no input"),
-    (f"tile nets.py:tiny {' '.join(QUICK)} --image x.png --tolerance 0.1", "x.png", "replaces no input"),
+    (f"tile nets.py:tiny {' '.join(QUICK[:-2])} --image x.png --tolerance 0.1", "x.png", "replaces no input"),
     *(
         (f"{ANALYZE.replace('analyze', 'compare')} --image {asked}", "report", HELD)
         for asked in ("report/i0.png", "report/*.png", "link/i0.png", "report/inner")

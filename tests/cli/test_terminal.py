@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from loaded import adapter_of
 from rich.console import Console
+from spared import opened_once  # noqa: F401
 from torch import nn
 
 import erfscope
@@ -31,7 +32,7 @@ from erfscope.show.view.terminal.heatmap import MOST, NARROWEST, Gallery, HeatMa
 from erfscope.show.view.terminal.layers import layer_view
 from erfscope.show.view.terminal.report import FIRST, ComparisonTable, draw_report, draw_result, next_step
 
-pytestmark = pytest.mark.usefixtures("memory_unplanned")
+pytestmark = pytest.mark.usefixtures("memory_unplanned", "opened_once")
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import subprocess
 import sys
 from typing import Any
 
@@ -16,6 +16,9 @@ from selenium.webdriver.support.ui import WebDriverWait
 from test_explorer import LAYERS, explorer, picture  # noqa: F401
 from test_explorer_in_browser import point, unit_shown
 from test_page_in_browser import browser, opened  # noqa: F401
+
+from erfscope.apps import explore
+from erfscope.apps.explore import exploration
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("memory_unplanned")]
 
@@ -84,5 +87,6 @@ def test_pages_and_cells_are_written_without_anywidget(explorer, monkeypatch):  
     assert explorer._display_().endswith("notebooks show it after pip install '.[explore]' in a checkout of erfscope")
     assert f"({len(LAYERS)} layers)" in explorer._display_()
     # Regression: the page's own module imported it.
-    code = "import sys; sys.modules['anywidget'] = None; import erfscope.apps.explore.exploration"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    monkeypatch.delitem(sys.modules, exploration.__name__)
+    monkeypatch.setattr(explore, "exploration", exploration)
+    assert importlib.import_module(exploration.__name__) is not exploration

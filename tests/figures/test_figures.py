@@ -348,7 +348,8 @@ def test_a_figure_environment_scales_to_the_column_or_to_the_page(width, results
 @pytest.mark.slow
 @pytest.mark.usefixtures("captions_alone")
 @pytest.mark.parametrize("kind", FIGURES)
-def test_conditions_stand_in_the_caption_and_in_the_picture_only_if_asked(kind):
+def test_conditions_stand_in_the_caption_and_in_the_picture_only_if_asked(kind, monkeypatch):
+    monkeypatch.setattr(draw, "fitting", lambda _: [])  # in the folder are panels and this kind
     drawn = [result for result in reports()[kind] if result.map is not None] or reports()[kind]
     common = [text for text in shared(drawn)[0] if text]
     assert "jacobian" in " ".join(common)
@@ -500,6 +501,7 @@ def test_the_enclosed_mass_goes_through_r50_and_r90_and_marks_their_errors():
     assert "px" in density.get_xlabel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["profile", "depth", "alpha", "sizes"])
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_axis_has_the_scale_that_it_says(kind, scale):
@@ -591,6 +593,7 @@ def test_a_strip_has_the_layers_in_network_order_says_only_what_differs_and_has_
     assert "…" not in words(figure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [None, "column", "page"])
 def test_a_strip_of_sizes_has_one_scale_of_lengths(width):
     results = sides((128, 128), (24, 24), (96, 200))

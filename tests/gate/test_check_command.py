@@ -16,6 +16,7 @@ import pytest
 import torch
 import warm
 from PIL import Image
+from spared import opened_once  # noqa: F401
 
 import erfscope
 from erfscope.apps.gate.checks import CheckRequest, check_all
@@ -314,6 +315,7 @@ def test_a_little_training_is_within_the_tolerance_and_too_few_pictures_cannot_t
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("opened_once")
 def test_random_weights_never_stand_in_by_themselves(folder, run):
     # test_resnet has pretrained weights on the hub, which no test may ask.
     asked = ["test_resnet.r160_in1k", "--samples", "4", "--input-size", "64"]
