@@ -24,7 +24,7 @@ import pytest
 import rich_click as click
 import torch
 from PIL import Image
-from spared import figures_undrawn, opened_once  # noqa: F401
+from spared import opened_once  # noqa: F401
 
 import erfscope
 from erfscope import Options

@@ -25,7 +25,7 @@ import torch
 import warm
 from PIL import Image
 from releases import needs_folders
-from spared import figures_undrawn, opened_once  # noqa: F401
+from spared import opened_once  # noqa: F401
 
 import erfscope
 from erfscope.cli.commands import OWN, import_command

@@ -10,7 +10,7 @@ import pytest
 import torch
 from loaded import adapter_of
 from PIL import Image
-from spared import figures_undrawn, opened_once  # noqa: F401
+from spared import opened_once  # noqa: F401
 
 import erfscope
 

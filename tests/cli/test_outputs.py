@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image
-from spared import figures_undrawn  # noqa: F401
 
 import erfscope
 from erfscope import ErfscopeError, studies

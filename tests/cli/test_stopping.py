@@ -20,7 +20,6 @@ import pytest
 import warm
 from loaded import adapter_of
 from PIL import Image
-from spared import figures_undrawn  # noqa: F401
 
 import erfscope
 from erfscope import ErfscopeError, MeasurementError
