@@ -79,6 +79,15 @@ def test_every_method_equals_a_direct_call_on_the_public_readout(small, pictures
         assert np.abs(expected).max() > 0
 
 
+def test_each_draw_is_a_direct_call_with_signs_of_its_own(small, pictures):
+    x = pictures[1:2]
+    found = ours(small, x, "input_x_gradient", "jacobian", images=[1], draws=3)
+    readouts = [erfscope.UnitReadout(small, "down", UNIT, image=1, draw=draw) for draw in range(3)]
+    expected = [direct(readout, x, "input_x_gradient", 0)[0].square().sum(0).detach().numpy() for readout in readouts]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert not np.allclose(found[0], found[1])
+
+
 @pytest.mark.slow
 def test_input_x_gradient_and_integrated_gradients_by_hand(small, small_net, pictures):
     """Gauss-Legendre steps between black (zero after normalisation) and the image; completeness holds up to the steps'
