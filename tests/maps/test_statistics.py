@@ -31,6 +31,18 @@ def test_mean_and_leave_one_out_are_plain_means_over_the_images():
         np.testing.assert_allclose(found, maps[np.arange(23) % 10 != group].mean(axis=0), atol=1e-14)
 
 
+def test_sums_of_other_boxes_or_shapes_and_groups_there_are_not_are_refused():
+    box = (slice(0, 2), slice(1, 3))
+    boxed, whole = GroupSums(shape=(2, 2), box=box), GroupSums(shape=(2, 2))
+    for one, other in ((boxed, whole), (whole, boxed), (whole, GroupSums(shape=(2, 3)))):
+        with pytest.raises(ValueError, match="cannot be merged"):
+            one.merge(other)
+    whole.merge(GroupSums())
+    for group in (-1, GROUPS):
+        with pytest.raises(ValueError, match=f"group {group} is not in 0 .. 9"):
+            whole.add(group, np.ones((2, 2)))
+
+
 def test_a_sum_of_several_contributions_counts_as_that_many():
     maps = np.random.default_rng(1).normal(size=(5, 3))
     one_by_one, together = dealt(maps, range(5)), GroupSums(shape=(3,))
