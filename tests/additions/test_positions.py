@@ -18,6 +18,7 @@ import erfscope
 from erfscope import ErfMap, ErfscopeError
 from erfscope.core.answer.measures import measure_map
 from erfscope.core.answer.positions import BorderEffect
+from erfscope.core.answer.storage import json_format
 from erfscope.core.run.additions import every_unit
 from erfscope.core.run.additions.unit_fields import colour_units
 from erfscope.core.run.engine.batch import Need
@@ -438,6 +439,13 @@ def test_positions_are_stored_read_back_printed_and_drawn(tmp_path, figures_undr
     for name in ("r50", "context_r50", "inside"):
         np.testing.assert_array_equal(getattr(again, name), getattr(ours, name))
     assert again.passes == ours.passes
+    arrays = json_format.position_arrays(ours)
+    kept = json_format.stored_positions(ours)
+    for value in (math.inf, -1.0):
+        off = arrays["positions_r50"].copy()
+        off[3, 4] = value
+        with pytest.raises(ValueError, match="negative or infinite"):
+            json_format.positions_from(kept, {**arrays, "positions_r50": off}, (12, 16))
     assert "r50 of all" in str(report[0])
     report.figure(tmp_path / "a.png", kind="positions")
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"

@@ -65,7 +65,8 @@ def test_tests_of_parts_of_the_images_join_to_that_of_all() -> None:
     def of(images: Sequence[int], pick: Callable[[np.ndarray], np.ndarray] = lambda each: each) -> Trust:
         own = probe(FOUND[[*images]] + 0.1, FOUND[[*images]], images)
         energies = tuple(float(image + 1) for image in images)
-        steps = tuple(Step(sigma=sigma, images=tuple(images), energies=energies) for sigma in (0.01, 0.1, 1.0))
+        sigmas = {0.01: (1.0,) * len(images), 0.1: energies, 1.0: (0.5,) * len(images)}
+        steps = tuple(Step(sigma=sigma, images=tuple(images), energies=each) for sigma, each in sigmas.items())
         return Trust(
             gradient=(own,),
             regions=(Region(name="within", ends_at=3.0, cells=9, probe=own, further=(own,)),),

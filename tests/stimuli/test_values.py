@@ -201,6 +201,12 @@ def test_headers_give_the_spacing_and_files_that_disagree_are_refused(tmp_path, 
         opened(tmp_path / "a.nii", tmp_path / "c.nii")
     assert "a.nii' has voxels of 3 x 2 x 1 mm and" in str(error.value)
     assert "c.nii' voxels of 4 x 2 x 1 mm; resample" in str(error.value)
+    # Headers round, by less than a thousandth.
+    write_nifti(tmp_path / "near.nii", numbers(*SPACE), zooms=(1, 2, 3.002))
+    write_nifti(tmp_path / "off.nii", numbers(*SPACE), zooms=(1, 2, 3.01))
+    assert opened(tmp_path / "a.nii", tmp_path / "near.nii").spacing == (3, 2, 1)
+    with pytest.raises(ErfscopeError, match=r"off.nii' voxels of 3.01 x 2 x 1 mm"):
+        opened(tmp_path / "a.nii", tmp_path / "off.nii")
     monkeypatch.setattr(values, "HEADERS_FIRST", 2)
     save(tmp_path / "a.npy", numbers(*SPACE))
     write_nifti(tmp_path / "b.nii", numbers(*SPACE), zooms=(1, 2, 3))

@@ -35,6 +35,17 @@ def report():
     return erfscope.compare(["a=test_resnet", "b=test_resnet", "c=test_resnet"], **ASKED)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux exchanges two names at once")
+def test_a_folder_with_rows_is_exchanged_whole_where_the_system_can(tmp_path):
+    new, path = tmp_path / "new", tmp_path / "run"
+    for folder in (new, path):
+        (folder / ROWS).mkdir(parents=True)
+    whole = new.stat().st_ino
+    writing.take_place(new, path)
+    assert path.stat().st_ino == whole
+    assert not new.exists()
+
+
 def rows(report, *labels):
     return replace(report, results=tuple(report[label] for label in labels))
 

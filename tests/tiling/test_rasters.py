@@ -150,6 +150,19 @@ def test_a_geotiff_keeps_its_place_and_one_without_a_border_moves_by_it(tmp_path
         assert (found[33550], found[34737]) == ((10, 10, 0), "WGS 84|")
 
 
+def test_a_rotated_geotiff_has_the_place_of_its_first_pixel(tmp_path):
+    """A model transformation: by it the output's pixel (0, 0) lies where the image's (2, 2) does."""
+    turned = (8.0, -6.0, 0.0, 5e5, -6.0, -8.0, 0.0, 4e6, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+    tags = [(34264, "d", 16, turned, True), *GEO[2:]]
+    tifffile.imwrite(tmp_path / "in.tif", image(), photometric="minisblack", planarconfig="contig", extratags=tags)
+    module, target = net(padding=0), tmp_path / "out.tif"
+    tile_file(module, planned(module), RasterOutput(tmp_path / "in.tif", target), in_chans=4, input_size=32)
+    with tifffile.TiffFile(target) as file:
+        found = np.reshape(file.pages.first.tags[34264].value, (4, 4))
+    np.testing.assert_allclose(found @ [0, 0, 0, 1], np.reshape(turned, (4, 4)) @ [2, 2, 0, 1])
+    np.testing.assert_array_equal(found[:, :3], np.reshape(turned, (4, 4))[:, :3])
+
+
 @pytest.mark.parametrize("bands", [1, 4])
 def test_bands_one_after_another_are_one_page_with_its_place(bands, tmp_path):
     planes(tmp_path / "in.tif", bands)

@@ -269,7 +269,7 @@ def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def new_directory(path: Path, *, force: bool = False, holding: str = REPORT) -> Iterator[Path]:
+def new_directory(path: Path, *, force: bool, holding: str = REPORT) -> Iterator[Path]:
     """A folder to fill, which takes its name when the block has ended without an error; with ``force`` it replaces a
     report of that name.
 
