@@ -170,6 +170,15 @@ def test_a_causal_stack_has_all_mass_in_the_past_exactly():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("own", "end"), [((4, 6), 6.5), ((8, 12), 9.5)])
+def test_a_lookback_counts_from_the_end_of_the_units_own_step_and_not_from_beyond_the_input(own, end):
+    """Of ten steps alike nine tenths of those before the end."""
+    erf = ErfMap(
+        values=np.full(10, 0.1), center_px=(sum(own) / 2,), stride_px=(4.0,), axes=Axes.named(("time",)), own_time=own
+    )
+    assert measure_map(erf, ["lookback90"])["lookback90"] == pytest.approx(0.9 * (end + 0.5))
+
+
 def test_strides_without_padding_stand_at_their_centres_and_with_it_at_their_steps():
     """Wav2Vec2's seven convolutions: 400 samples, 320 apart, the first centred on 199.5."""
     kernels, strides = (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2)
