@@ -440,6 +440,7 @@ def test_positions_are_stored_read_back_printed_and_drawn(tmp_path, figures_undr
         np.testing.assert_array_equal(getattr(again, name), getattr(ours, name))
     assert again.passes == ours.passes
     arrays = json_format.position_arrays(ours)
+    assert json_format.positions_from(None, arrays, (12, 16)) is None
     kept = json_format.stored_positions(ours)
     for value in (math.inf, -1.0):
         off = arrays["positions_r50"].copy()

@@ -412,6 +412,7 @@ def test_more_measures_than_are_guarded_can_be_recorded(folder, run):
         ("", [], ["nothing to check", "[[tool.erfscope.check]]"]),
         ("[[check]]\nmodel = 'a'\nnaem = 'x'\n", [], ["naem", "check 'a' of erfscope.toml", "did you mean 'name'"]),
         ("[[check]]\nname = 'x'\n", [], ["[[check]] number 1 of erfscope.toml names no model"]),
+        *((f"[[check]]\nmodel = {model}\n", [], ["number 1 of erfscope.toml names no model"]) for model in ("3", "''")),
         ("[[check]]\nname = 3\nmodel = 'a'\n", [], ["is called 3"]),
         ("[[check]]\nmodel = 'a'\n[[check]]\nmodel = 'a'\n", [], ["two checks", "'a'"]),
         ("[check]\nsamples = 3\n", [], ["must be a list", "[[check]]"]),

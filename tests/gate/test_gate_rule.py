@@ -437,6 +437,19 @@ def test_a_tolerance_that_means_nothing_or_that_no_value_exceeds_is_refused(name
         parse(name, word)
 
 
+@pytest.mark.parametrize(
+    ("name", "amount", "expected", "guards"),
+    [
+        *(("angle_deg", 89, 10, True), ("angle_deg", 90, 10, False)),
+        *(("r50", 9, 10, True), ("r50", 10, 10, False)),
+        *(("far_mass", 0.7, 0.2, False), ("far_mass", 0.1, 0.2, True), ("kurtosis_row", 1000, 3, True)),
+    ],
+)
+def test_a_tolerance_guards_where_a_value_may_move_by_more(name, amount, expected, guards):
+    """An angle turns by 90 degrees at most, a share lies between 0 and 1, and no size falls below 0."""
+    assert ready("both", amount, False).guards(name, expected) is guards
+
+
 def test_a_ready_tolerance_has_a_finite_amount_and_a_side():
     for amount in (float("nan"), float("inf"), -0.05, 1e300, True, "0.05", None):
         with pytest.raises(ErfscopeError, match="the amount of a tolerance is a number"):

@@ -247,7 +247,7 @@ def writing_to(path: Path) -> Iterator[None]:
         raise ErfscopeError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
 
 
-def write_bytes(path: Path, content: bytes, *, force: bool = False) -> None:
+def write_bytes(path: Path, content: bytes, *, force: bool) -> None:
     """Write a file whole or not at all, and make the folders above it.
 
     Raises:
