@@ -71,7 +71,7 @@ def test_a_limit_that_cannot_be_read_is_refused(run, halo: str) -> None:
 
 @pytest.mark.parametrize(("longest", "word"), [(1, "fail"), (2, "new")])
 def test_the_longest_side_of_a_halo_counts(tmp_path: Path, longest: int, word: str) -> None:
-    causal = nn.Sequential(nn.ZeroPad2d((2, 0, 2, 0)), nn.Conv2d(3, 4, 3)).eval()
+    causal = nn.Sequential(nn.ZeroPad2d((2, 0, 0, 0)), nn.Conv2d(3, 4, (1, 3))).eval()
     asked = {"baseline": tmp_path / "base.json", "missing": "accept", "trf_only": True, "input_size": 32}
     found = erfscope.check(causal, name="causal", longest_halo=longest, **asked)
     assert found.word == word
