@@ -8,6 +8,7 @@ import pytest
 
 from erfscope.cli import commands, doctor
 from erfscope.cli.commands import OWN, import_command
+from erfscope.cli.main import cli
 
 TOOL = '''
 import sys
@@ -58,6 +59,14 @@ def test_a_command_of_another_package_runs_and_keeps_its_stdout_and_its_exit_cod
     assert command("my-rows", "net", "--count", "7") == (7, "net 7 None\n", "")
     assert command("my-rows", "none") == (1, "none 1 None\n", "erfscope: no such model\n")
     assert command("pages", "first") == (0, "page 1\n", "")
+
+
+def test_a_command_that_is_imported_twice_writes_results_on_stdout(command, monkeypatch):
+    for _ in range(2):
+        monkeypatch.setattr(cli, "commands", {})
+        code, out, err = command("analyze", "--explain")
+        assert (code, err) == (0, "")
+        assert "What to use when" in out
 
 
 def test_its_errors_are_one_line_and_v_shows_the_traceback(project, command):

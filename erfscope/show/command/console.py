@@ -136,12 +136,12 @@ class Streams:
     @contextlib.contextmanager
     def redirecting_prints(self) -> Iterator[None]:
         """Inside the block ``print`` writes to stderr, and :attr:`out` stays the stdout."""
-        self._out = sys.stdout
+        before, self._out = self._out, self.out
         try:
             with contextlib.redirect_stdout(sys.stderr):
                 yield
         finally:
-            self._out = None
+            self._out = before
 
 
 streams = Streams()
