@@ -189,7 +189,8 @@ def test_the_plugin_is_loaded_by_name_and_imports_nothing_heavy():
         "        heavy = {'torch', 'timm', 'captum', 'numpy', 'scipy', 'cv2', 'matplotlib'} & set(sys.modules)\n"
         "        assert not heavy, heavy\n"
         # Those of zarr and pytest-randomly, where they are installed, import numpy themselves.
-        "words = ['-p', 'no:zarr', '-p', 'no:randomly', '--collect-only', '-q', '--rootdir', '.', '-c', '/dev/null', '.']\n"
+        "words = ['-p', 'no:zarr', '-p', 'no:randomly', '--collect-only', '-q', '--rootdir', '.', '-c', '/dev/null']\n"
+        "words += ['.']\n"
         "sys.exit(pytest.main(words, plugins=[Seen()]) not in (0, 5))\n"
     )
     done = subprocess.run(
