@@ -20,6 +20,7 @@ import erfscope
 from erfscope import CONVENTIONS, ErfscopeError
 from erfscope.adapters import ModuleAdapter
 from erfscope.core import Unit
+from erfscope.core.answer.convention import convention_of, random_signs
 from erfscope.core.run.attribution import Question, captum_parameters
 from erfscope.core.run.attribution.captum_methods import IG_STEPS, NOISE_SAMPLES, NOISE_STDEV, captum_draws
 
@@ -193,8 +194,31 @@ def test_smoothgrad_with_respect_to_a_module_is_the_mean_gradient_over_noisy_pic
         torch.manual_seed(4 * 1_000_003)
         deviation = NOISE_STDEV * float(x.max() - x.min())
         copies = [x + torch.normal(0, torch.full((4, *x.shape[1:]), deviation)) for _ in range(NOISE_SAMPLES // 4)]
-    expected = torch.cat([plain(small_net, copy, "body") for copy in copies]).mean(0).sum(0)
-    np.testing.assert_allclose(ours(small, x, "smoothgrad", wrt="body", seed=4)[0], expected, rtol=1e-9, atol=1e-14)
+    expected = torch.cat([plain(small_net, copy, "stem") for copy in copies]).mean(0).sum(0)
+    np.testing.assert_allclose(ours(small, x, "smoothgrad", wrt="stem", seed=4)[0], expected, rtol=1e-9, atol=1e-14)
+    # What lies behind the stem depends on the image.
+    assert not np.allclose(plain(small_net, x, "stem").sum(1)[0], expected)
+
+
+def test_the_noise_check_weighs_channels_as_the_readout_does_there(small, pictures):
+    """Of the sum of squares y_c^2 the weights are 2 y_c; with random signs each channel has their root mean square."""
+    x, convention = pictures[:1], convention_of((lambda y, _signs: y.square().sum(1), lambda g: g.square().sum(1)))
+    question = Question(site=small.site("down"), units=[UNIT], convention=convention, seed=3)
+    ((draw,),) = captum_draws(small, x, question, 0, method="input_x_gradient", compare=True)
+    leaf = x.clone().requires_grad_(True)
+    y = small.features(leaf, question.site).map[:, :, 3, 4]
+    signs = random_signs(y.shape[1], seed=3, image=0, draw=0).to(y)
+    (g,) = torch.autograd.grad((y * signs * (2 * y.detach()).square().mean().sqrt()).sum(), leaf)
+    np.testing.assert_allclose(draw.squares[1], (x * g).square().sum(1), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("layer", "unit", "words"),
+    [("down", ("a", "b"), "a readout takes the index of a unit"), ("nowhere", (3, 4), "nowhere")],
+)
+def test_a_readout_that_cannot_be_read_is_refused_when_it_is_made(small, layer, unit, words):
+    with pytest.raises(erfscope.ErfscopeError, match=words):
+        erfscope.UnitReadout(small, layer, unit)
 
 
 def test_the_captum_class_goes_through_captums_noise_tunnel(small, pictures):

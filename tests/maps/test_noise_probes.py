@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from erfscope.core.answer.maps.probe import Probe, is_off
-from erfscope.core.answer.maps.trust import Region, Step, Trust, join
+from erfscope.core.answer.maps.trust import Region, Step, Trust, are_off, join
 
 FOUND = np.array([0.5, -1.25, 2.0, 0.25])
 
@@ -45,8 +46,22 @@ def test_a_gradient_that_explains_less_than_half_or_errs_by_more_than_it_predict
     p, q = np.array([1.0, 1.0]), np.array([1.0, -1.0])
     assert [is_off(probe(p, p + share * q)) for share in (0, 1.1)] == [False, True]
     assert is_off(probe(p, 2.1 * p))
+    # Either is enough: what is in proportion may be small and its error wide.
+    assert is_off(probe(p, 0.5 * p + 0.6 * q))
     # Of two draws errors are wide, and half as much again may be chance.
     assert not is_off(probe([1, 1], [1.5, 1.49]))
+
+
+def test_what_the_gradient_explains_at_larger_noise_overrules_only_what_finds_nothing() -> None:
+    """Two sigmas that miss the same say that a gradient is off, though a third agrees; a model that rounds is flat at
+    both, and there the third is right."""
+    p = np.array([1.0, -1.0, 2.0])
+
+    def at(sigma: float, found: np.ndarray) -> Probe:
+        return replace(probe(p, found), sigma=sigma)
+
+    for share, expected in ((0.6, True), (0.0, False)):
+        assert are_off([at(1e-3, share * p), at(2e-3, share * p), at(1e-2, p)]) is expected
 
 
 @pytest.mark.parametrize(("count", "by"), [(8, "image"), (7, "draw")])

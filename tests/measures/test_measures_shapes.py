@@ -8,8 +8,9 @@ from made_up import box_field
 from scipy.optimize import approx_fprime, least_squares
 
 from erfscope import ErfMap, Trf
-from erfscope.core.answer.measures import measure_map
+from erfscope.core.answer.measures import measure_map, shapes, with_errors
 from erfscope.core.answer.measures.shapes import SHAPES, Axis, fit
+from erfscope.core.values.axes import NAMES, Axes
 
 
 def erf_of(values: np.ndarray, center: tuple[float, float], trf: Trf | None = None) -> ErfMap:
@@ -42,6 +43,15 @@ def test_gaussian_box_and_laplace_maps_recognise_themselves(center, sigma):
         == "box"
     )
     assert measure_map(erf_of(outer(shape, center, sigma, exponential), center))["best_shape"] == "laplace"
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_the_centre_of_a_fit_lies_within_one_maps_length_of_the_map(sign):
+    """Weights that grow towards one edge are fitted best by a Gaussian that is far away."""
+    positions = np.arange(3.0, 15.0)
+    found = fit(np.exp(sign * 0.3 * positions), [Axis(positions=positions, center=8.0, sigma=3.0)], "gaussian")
+    assert found is not None
+    assert found.center[0] == pytest.approx(14 + 12 if sign > 0 else 3 - 12, abs=1e-6)
 
 
 def test_a_box_and_a_laplace_map_are_fitted_with_their_own_standard_deviation():
@@ -122,3 +132,30 @@ def test_a_map_that_is_no_gaussian_has_no_gaussian_sigma():
     assert found["gaussian_sigma_row"] is None
     assert found["gaussian_sigma_col"] is None
     assert found["best_shape"] == "none"
+
+
+def test_the_map_without_a_group_is_fitted_from_the_fit_of_all(monkeypatch):
+    """The wide search from two starts is made of the whole map alone."""
+    maps = [outer((21, 21), (10.0 + off, 10.0), (3.0, 2.0), gauss) for off in (0.0, 0.2, 0.1)]
+    searched = []
+    minimum = shapes._minimum
+    monkeypatch.setattr(shapes, "_minimum", lambda *given: searched.append(1) or minimum(*given))
+    names = ["gaussian_sigma_row", "gaussian_sigma_col"]
+    erf, without = erf_of(sum(maps), (10.0, 10.0)), [sum(maps) - each for each in maps]
+    measure_map(erf, names)
+    alone = len(searched)
+    found = with_errors(erf, without, names)
+    assert alone > 0
+    assert len(searched) == 2 * alone
+    for place, row in enumerate(found["gaussian_sigma_row"].leave_one_out):
+        assert row == pytest.approx(
+            measure_map(erf_of(without[place], (10.0, 10.0)), names)["gaussian_sigma_row"], rel=1e-6
+        )
+
+
+def test_the_extent_along_an_axis_that_a_map_lacks_is_none_of_its_time():
+    axes = Axes(names=NAMES["thw"], spacing=(40.0, 1.0, 1.0), units=("ms", "px", "px"))
+    clip = ErfMap(values=np.ones((4, 5, 6)), center_px=(1.0, 2.0, 2.0), stride_px=(1.0,) * 3, axes=axes)
+    found = measure_map(clip, ["extent50_time", "extent50_depth"])
+    assert found["extent50_depth"] is None
+    assert found["extent50_time"] > 0
