@@ -442,6 +442,8 @@ def test_positions_are_stored_read_back_printed_and_drawn(tmp_path, figures_undr
     arrays = json_format.position_arrays(ours)
     assert json_format.positions_from(None, arrays, (12, 16)) is None
     kept = json_format.stored_positions(ours)
+    small = {**arrays, "positions_r50": np.full((12, 16), 0.25)}
+    np.testing.assert_array_equal(json_format.positions_from(kept, small, (12, 16)).r50, 0.25)
     for value in (math.inf, -1.0):
         off = arrays["positions_r50"].copy()
         off[3, 4] = value

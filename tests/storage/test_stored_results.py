@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 import erfscope
 from erfscope import ErfscopeError, MeasurementError
+from erfscope.core.answer.measures import measure_map
 from erfscope.core.system import environment
 from erfscope.show import with_error
 from erfscope.show.view.sentences import methods_sentence
@@ -111,6 +113,31 @@ def test_a_map_that_is_gone_is_named_and_the_numbers_stand(stored, result, capsy
     assert [w.text for w in again.findings if w.code == "map_missing"] == [
         f"its map {result.id}.npz does not lie beside the report: the numbers stand, and there is nothing to draw"
     ]
+    # Of a report that says so already it is said once.
+    document = json.loads((stored / "report.json").read_text())
+    other = {"code": "far", "text": "of something else"}
+    document["results"][0]["findings"] = [other, *(asdict(each) for each in again.findings)]
+    (stored / "report.json").write_text(json.dumps(document))
+    (twice,) = erfscope.read(stored)
+    assert [each.code for each in twice.findings].count("map_missing") == 1
+
+
+@pytest.mark.parametrize("convention", ["energy", "luo"])
+def test_a_stored_map_keeps_what_its_numbers_are(tmp_path, convention):
+    result = erfscope.analyze(nn.Conv2d(3, 4, 3), input_size=8, samples=1, convention=convention, measures="r50")
+    result.save(tmp_path / "stored")
+    (again,) = erfscope.read(tmp_path / "stored")
+    assert again.map.scale == result.map.scale == again.scale
+    assert again["r50"].value == result["r50"].value
+    assert measure_map(again.map, ["r50"]) == {"r50": result["r50"].value}
+
+
+def test_a_coordinate_that_no_pixel_has_is_refused_along_one_axis(stored):
+    document = json.loads((stored / "report.json").read_text())
+    document["results"][0]["unit"]["center_px"][1] = 1e15
+    (stored / "report.json").write_text(json.dumps(document))
+    with pytest.raises(ErfscopeError, match="coordinates those of pixels"):
+        erfscope.read(stored)
 
 
 def test_a_map_that_was_edited_or_exchanged_is_noticed(stored, result):

@@ -82,7 +82,7 @@ def _along(axis: str, function: Callable[[Prepared, int], Value]) -> Callable[[P
 
 def _gaussian_sigma(erf: Prepared, axis: int) -> Value:
     fitted, geometry = erf.fit("gaussian"), erf.geometry
-    if fitted is None or not fitted.is_usable or geometry.shape[axis] == 1 or fitted.sigma[axis] < 1:
+    if fitted is None or not fitted.is_usable or fitted.sigma[axis] < 1:
         return None
     return fitted.sigma[axis] * geometry.axes.spacing[axis]
 
