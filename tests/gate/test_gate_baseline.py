@@ -73,6 +73,8 @@ def test_a_measured_entry_is_what_the_schema_describes_and_comes_back(tmp_path, 
     document = json.loads((tmp_path / "b.json").read_text())
     jsonschema.validate(document, SCHEMA)
     assert read(tmp_path / "b.json")["small"] == found
+    circumstances = document["entries"]["small"]["recorded"]
+    assert (circumstances["device"], circumstances["transform"]) == ("cpu", result.input.transform)
     measures = document["entries"]["small"]["measures"]
     assert measures["r50"]["value"] == pytest.approx(float(result["r50"]), rel=1e-6)
     assert "best_shape" not in measures

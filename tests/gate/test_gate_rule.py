@@ -184,6 +184,14 @@ def test_a_measure_that_falls_as_the_erf_grows_is_guarded_the_other_way_round():
         assert found.word == word
 
 
+def test_rounding_moves_a_small_share_by_a_share_of_a_quarter():
+    """0.002 of a quarter, which no tolerance of 5% of 0.1 is in doubt over."""
+    found = judge("center_share", parse("center_share", "5%"), recorded(0.1), recorded(0.1), rounding=2e-3)
+    assert found.word == "pass"
+    moved = judge("center_share", parse("center_share", "0.3%"), recorded(0.1004), recorded(0.1), rounding=2e-3)
+    assert moved.word == "cannot tell"
+
+
 def test_what_the_pictures_do_to_both_cancels():
     expected, paired = recorded(100.0, 4.0), recorded(99.0, 4.0)
     assert judge("r50", parse("r50", "-5%"), paired, expected).word == "pass"
@@ -383,6 +391,16 @@ def test_what_cannot_be_used_or_is_missing_is_never_a_pass():
         found = compare_entries(now, before, name="x")
         assert (found.word, found.exit_code) == ("cannot tell", 3)
     assert compare_entries(bare, entry(), name="x", structure_only=True).word == "pass"
+
+
+def test_weights_of_a_factory_are_not_those_of_a_model_that_was_given():
+    given, made = ({"sha256": None, "source": source} for source in ("given", "factory"))
+    asked = {"samples": 20, "weights": "auto", "method": "gradient"}
+    before = entry(weights=given, protocol=asked)
+    found = compare_entries(entry(weights=made, protocol=asked), before, name="x")
+    assert (found.word, found.exit_code) == ("cannot tell", 3)
+    assert "weights is factory and was auto" in str(found)
+    assert compare_entries(entry(weights=given, protocol=asked), before, name="x").word == "pass"
 
 
 def test_other_circumstances_are_a_notice():

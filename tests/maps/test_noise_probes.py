@@ -55,13 +55,13 @@ def test_a_gradient_that_explains_less_than_half_or_errs_by_more_than_it_predict
 def test_what_the_gradient_explains_at_larger_noise_overrules_only_what_finds_nothing() -> None:
     """Two sigmas that miss the same say that a gradient is off, though a third agrees; a model that rounds is flat at
     both, and there the third is right."""
-    p = np.array([1.0, -1.0, 2.0])
+    p, q = np.array([1.0, -1.0, 2.0]), np.array([1.0, 1.0, 0.0])
 
     def at(sigma: float, found: np.ndarray) -> Probe:
         return replace(probe(p, found), sigma=sigma)
 
-    for share, expected in ((0.6, True), (0.0, False)):
-        assert are_off([at(1e-3, share * p), at(2e-3, share * p), at(1e-2, p)]) is expected
+    for found, expected in ((0.6 * p + 0.2 * q, True), (0 * p, False)):
+        assert are_off([at(1e-3, found), at(2e-3, found), at(1e-2, p)]) is expected
 
 
 @pytest.mark.parametrize(("count", "by"), [(8, "image"), (7, "draw")])
