@@ -160,7 +160,8 @@ class PictureImages:
 
     def remark(self, own: Preprocess) -> str | None:
         """Whether the image is nearly black, as one of 12 bits in a file of 16 is."""
-        if self.kind not in _CROPPED or (shown := int(self.stimuli.pixels(0).max())) >= DARK * 255:
+        # Resampling overshoots what is in the file.
+        if self.kind not in _CROPPED or (shown := int(self.stimuli.pixels(0).max())) >= 2 * DARK * 255:
             return None
         largest, most = self.stimuli.largest(0) if self.stimuli.largest else (shown, 255)
         if largest >= DARK * most:
