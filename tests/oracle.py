@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from erfscope.core.graph.field import Fields
 from erfscope.core.graph.graph import Numbers
 from erfscope.core.graph.positions import GraphPositions
 from erfscope.core.graph.record import record
+from erfscope.core.run.attribution import AskedUnits, Contribution, ForwardPass, Question, of_units
 from erfscope.core.system.containers import tensors_of
 from erfscope.core.values.layout import Layout
 
@@ -201,6 +202,15 @@ class Seen:
     def sees_outside(self, unit, box):
         """Whether anything changes at the unit where everything outside a box of the input does."""
         return sees_outside(self.module, self.numbers(), self.read(unit), box)
+
+
+def contributions_of(
+    forward: ForwardPass, x: Tensor, question: Question, images: Sequence[int]
+) -> Iterator[Iterator[Contribution]]:
+    """For each unit of a question its contributions, one for each draw, made as they are asked for."""
+    asked = AskedUnits(question, question.units, range(len(question.units)))
+    for _, draws in of_units([(forward, [asked])], x, images):
+        yield (each for (each,) in draws)
 
 
 def units_of(space):

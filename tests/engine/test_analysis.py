@@ -10,7 +10,7 @@ import pytest
 import torch
 from made_up import box_field
 from nets import Does, conv
-from oracle import plain_gradient
+from oracle import contributions_of, plain_gradient
 from PIL import Image
 from torch import Tensor, nn
 
@@ -587,13 +587,13 @@ def test_the_default_unit_is_the_middle_of_resnets_and_vits(model, layer, size):
 
 @pytest.mark.slow
 def test_the_engine_leaves_the_callers_grad_mode_alone_between_draws(small: ModuleAdapter):
-    from erfscope.core.run.attribution import ModelForward, Question, of_units
+    from erfscope.core.run.attribution import ModelForward, Question
 
     x = torch.randn(1, 3, 32, 40, dtype=DOUBLE)
     with torch.no_grad():
         units = [Unit(index=(1, 1))]
         question = Question(site=small.site("down"), units=units, convention=CONVENTIONS["jacobian"], draws=3)
-        (draws,) = of_units([(ModelForward(small, question), units)], x, question, [0])
+        (draws,) = contributions_of(ModelForward(small, question), x, question, [0])
         assert not torch.is_grad_enabled()
         for _ in draws:
             assert not torch.is_grad_enabled()

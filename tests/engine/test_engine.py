@@ -6,14 +6,14 @@ import captum.attr
 import numpy as np
 import pytest
 import torch
-from oracle import sound_norms
+from oracle import contributions_of, sound_norms
 from torch import Tensor, nn
 
 import erfscope
 from erfscope import CONVENTIONS
 from erfscope.adapters import ModuleAdapter
 from erfscope.core import FloatArray, Unit
-from erfscope.core.run.attribution import ModelForward, Question, of_units
+from erfscope.core.run.attribution import ModelForward, Question
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -23,7 +23,7 @@ UNIT = Unit(index=(3, 4))
 def gradient_draws(adapter, x, units, convention, *, images, layer, wrt="image", **asked):
     question = Question(site=adapter.site(layer, wrt), units=units, convention=convention, **asked)
     forward = ModelForward(adapter, question)
-    return [draw for draws in of_units([(forward, units)], x, question, images) for draw in draws]
+    return [draw for draws in contributions_of(forward, x, question, images) for draw in draws]
 
 
 def maps(adapter: ModuleAdapter, x: Tensor, convention: str, **options) -> FloatArray:

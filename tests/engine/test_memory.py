@@ -350,23 +350,23 @@ def test_on_a_gpu_both_memories_are_planned(monkeypatch):
     )
     found = {}
     monkeypatch.setattr(
-        "erfscope.core.run.engine.measure.plan_batches", lambda plan: (found.update(plan=plan), plan_batches(plan))[1]
+        "erfscope.core.run.engine.measure.plan_batches", lambda run: (found.update(run=run), plan_batches(run))[1]
     )
     assert erfscope.analyze(deep(), input_size=(SIDE, SIDE), samples=4, measures="r50", plain=True).ok
-    plan = found["plan"]
-    on_cpu = needs(plan)
+    run = found["run"]
+    on_cpu = needs(run)
     monkeypatch.setattr(
         "erfscope.core.run.engine.batch.device_and_dtype", lambda _plan: (torch.device("cuda"), torch.float32)
     )
-    pass_, own = needs(plan)
+    pass_, own = needs(run)
     # Four images are four groups of float64 sums, which are there twice when they come back.
-    cells = math.prod(last - first + 1 for first, last in plan.trfs[0].clipped_box_px)
+    cells = math.prod(last - first + 1 for first, last in run.trfs[0].clipped_box_px)
     assert (pass_.fixed, pass_.after) == (2 * 4 * 8 * cells, 0)
     model = pass_.each - own.each
     assert on_cpu == [Need(there["cpu"], own.fixed, model + own.each, own.after + model)]
     there["cpu"] = own.takes(1) - 1
     with pytest.raises(MeasurementError, match="one image of 32x32 needs"):
-        plan_batches(plan)
+        plan_batches(run)
 
 
 def test_a_huge_input_is_refused_on_this_machine_within_moments():

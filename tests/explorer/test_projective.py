@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from oracle import contributions_of
 from test_explorer import LAYERS, SIZE, net
 from torch import nn
 from torchvision.models import VisionTransformer
@@ -15,7 +16,7 @@ from torchvision.models import VisionTransformer
 from erfscope import CONVENTIONS
 from erfscope.core import MeasurementError, OpenModel, Unit, open_model, projective_fields
 from erfscope.core.answer.convention import random_signs
-from erfscope.core.run.attribution import ModelForward, Question, of_units
+from erfscope.core.run.attribution import ModelForward, Question
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
 
@@ -83,7 +84,7 @@ def test_a_pixel_moves_units_as_much_as_their_maps_have_there(model, size, layer
         units = [Unit(index=index) for index in (there, (0, 0), (space[0] - 1, space[1] // 2))]
         question = Question(site=site, units=units, convention=CONVENTIONS["energy"], draws="all")
         forward = ModelForward(given.adapter, question)
-        maps = [draw.maps[0] for (draw,) in of_units([(forward, units)], x, question, [0])]
+        maps = [draw.maps[0] for (draw,) in contributions_of(forward, x, question, [0])]
         expected = [float(each[row, col].sqrt()) for each in maps]
         assert found[layer].shape == space
         assert max(expected) > 0

@@ -3,13 +3,13 @@
 import contextlib
 
 import torch
-from oracle import load, plain_map, weighted
+from oracle import contributions_of, load, plain_map, weighted
 
 from erfscope import ErfscopeError
 from erfscope.core import Unit
 from erfscope.core.answer.convention import convention_of
 from erfscope.core.graph.run import Forward
-from erfscope.core.run.attribution import GraphForward, Question, of_units
+from erfscope.core.run.attribution import GraphForward, Question
 from erfscope.core.run.engine.cost import cropped_giga_multiply_adds
 from erfscope.core.system.containers import tensors_of
 from erfscope.core.values.unit import box_at, inside
@@ -28,10 +28,9 @@ def noise(space, channels=3, batch=BATCH):
 def graph_map(model, site, crop, x, shape):
     """The same from what one unit needs, put into the whole reference."""
     part, first = x[inside(crop.image)], [low for low, _ in crop.image]
-    units = [Unit(index=(0,))]
     forward = GraphForward(Forward(crop, tensors_of(model.adapter.module)), first)
-    question = Question(site=site, units=units, convention=CONVENTION)
-    ((found,),) = of_units([(forward, units)], part, question, range(len(x)))
+    question = Question(site=site, units=[Unit(index=(0,))], convention=CONVENTION)
+    ((found,),) = contributions_of(forward, part, question, range(len(x)))
     if found.origin is None:
         return found.maps
     full = torch.zeros(shape, dtype=found.maps.dtype)

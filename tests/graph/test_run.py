@@ -204,11 +204,11 @@ def test_units_share_a_pass_where_that_is_less():
     near = [(r, c) for r in range(6) for c in range(6)]
     model = load(net(), (24, 24))
     (crop,) = model.crops(model.site("last"), near)
-    assert crop.units == tuple(near)
+    assert crop.targets[0].units == tuple(near)
     assert crop.image == ((0, 24), (0, 24))
     far = [(0, 0), (23, 29)]
     model = load(net(), (96, 120))
-    assert [crop.units for crop in model.crops(model.site("last"), far)] == [(unit,) for unit in far]
+    assert [crop.targets[0].units for crop in model.crops(model.site("last"), far)] == [(unit,) for unit in far]
 
 
 @pytest.mark.slow

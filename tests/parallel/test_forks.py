@@ -53,3 +53,29 @@ def test_children_of_a_process_that_has_measured_measure_on_one_thread_or_say_wh
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == ["threads", "2", "2"] * 2
+
+
+#: Forks one that has computed with two threads and never measured; its child measures what one thread is enough for.
+COMPUTED = """
+import os, signal, sys
+import torch
+from torch import nn
+
+torch.set_num_threads(2)
+torch.randn(1000, 1000) @ torch.randn(1000, 1000)
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    import erfscope
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1))
+    erfscope.layers(net, input_size=16)
+    assert erfscope.analyze(net, input_size=16, samples=2, measures="r50").ok
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_of_a_process_that_has_computed_on_its_own_measures_small_nets():
+    command = [sys.executable, "-W", "ignore", "-c", COMPUTED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -244,6 +244,7 @@ class Result(Displayed):
     device: str = "cpu"
     #: Versions of the packages it was measured with; None where nothing was measured.
     versions: Mapping[str, str | None] | None = None
+    #: Of its measurement; of all of them where several layers or references were measured by the same passes.
     seconds: float = 0.0
     #: By group of images the magnitudes of the contributions in all; of several inputs alone.
     masses: Mapping[int, float] = field(default_factory=dict, repr=False, compare=False)

@@ -7,7 +7,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from erfscope.core.graph.graph import Numbers, RecordedGraph, shape_of
 from erfscope.core.graph.places import describe
 from erfscope.core.graph.rules.mixing import scale_and_shift
-from erfscope.core.graph.rules.parts import Part, PartStep, PartValues, cut, plan_step, union, whole
+from erfscope.core.graph.rules.parts import Part, PartStep, PartValues, contains, cut, plan_step, union, whole
 from erfscope.core.values.errors import MeasurementError
 from erfscope.core.values.layout import Layout
 from erfscope.core.values.unit import Box
@@ -35,20 +35,30 @@ class Wanted(NamedTuple):
     layout: Layout
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Crop:
-    """The part of a recorded pass that some units of a layer need. Made by :func:`crop`."""
+#: A layer, and indices in its map.
+LayerUnits = tuple[Wanted, tuple[tuple[int, ...], ...]]
 
-    graph: RecordedGraph
+
+class Target(NamedTuple):
+    """Units of a layer, and what they are differentiated with respect to."""
+
     layer: Wanted
-    #: What is differentiated with respect to.
     reference: Wanted
     #: One per unit: its index in the layer's map; none where all of the layer is wanted.
     units: tuple[tuple[int, ...], ...]
-    #: How many images go through together.
-    images: int
     #: The part of the layer that each is, or all of the layer.
     boxes: tuple[Part, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Crop:
+    """The part of a recorded pass that some units need. Made by :func:`crop`."""
+
+    graph: RecordedGraph
+    #: What is read: one, or more of a crop that was joined by :meth:`with_other`.
+    targets: tuple[Target, ...]
+    #: How many images go through together.
+    images: int
     #: Operations in order; the image and constants are none.
     steps: tuple[PartStep, ...]
     #: The part of every tensor that depends on the image.
@@ -66,8 +76,34 @@ class Crop:
 
     @property
     def is_of_image(self) -> bool:
-        """Whether the reference is the image."""
-        return self.reference.node is self.graph.inputs[0]
+        """Whether a reference is the image."""
+        return self.graph.inputs[0] in self.references
+
+    @cached_property
+    def references(self) -> frozenset[fx.Node]:
+        """The tensors that are differentiated with respect to."""
+        return frozenset(target.reference.node for target in self.targets)
+
+    @cached_property
+    def layers(self) -> frozenset[fx.Node]:
+        """The tensors that units are read of."""
+        return frozenset(target.layer.node for target in self.targets)
+
+    def with_other(self, other: Crop) -> Crop | None:
+        """These operations, and those that only another crop of the pass needs; None where of a tensor that both need,
+        or of the image, this one lacks what the other needs."""
+        common = [node for node in other.parts if node in self.parts]
+        if self.graph.inputs[0] not in common or not all(
+            contains(self.parts[node], other.parts[node]) for node in common
+        ):
+            return None
+        steps = {step.node: step for step in (*other.steps, *self.steps)}
+        return replace(
+            self,
+            targets=(*self.targets, *other.targets),
+            steps=tuple(steps[node] for node in self.graph.nodes if node in steps),
+            parts={**other.parts, **self.parts},
+        )
 
     @cached_property
     def norms(self) -> list[tuple[PartStep, PartStep | None]]:
@@ -83,7 +119,7 @@ class Crop:
             if before is not None and before.call.name in ("conv1d", "conv2d", "conv3d"):
                 weights = math.prod(shape_of(before.call.args["weight"]))
                 pays = math.prod(map(len, before.part)) >= FOLDING_PAYS * weights and self._is_given(before)
-                folds = pays and readers[before.node] == 1 and before.node is not self.reference.node
+                folds = pays and readers[before.node] == 1 and before.node not in self.references | self.layers
             found.append((step, before if folds else None))
         return found
 
@@ -97,8 +133,7 @@ class Crop:
         last = {source: number for number, step in enumerate(self.steps) for source in step.needed}
         found: list[list[fx.Node]] = [[] for _ in self.steps]
         for source, number in last.items():
-            if source is not self.layer.node:
-                found[number].append(source)
+            found[number].append(source)
         return found
 
 
@@ -141,15 +176,16 @@ class Forward:
             )
         return found
 
-    def __call__(self, image: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, image: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Run the pass.
 
         Args:
-            image: (B, C_in, *space of ``plan.image``), a leaf that requires grad where the reference is the image.
+            image: (B, C_in, *space of ``plan.image``), a leaf that requires grad where a reference is the image.
 
         Returns:
-            The units' channels (B, C, units), or the layer's map (B, C, *space); and the reference: the image, or a
-            leaf of the whole tensor, of which only what the units need has its numbers.
+            For each target the units' channels (B, C, units), or the layer's map (B, C, *space), one tensor for targets
+            of the same units; and its reference: the image, or a tensor of which only what the units need has its
+            numbers.
         """
         plan, found = self.plan, dict[fx.Node, Tensor]()
         is_last = image.dim() == 4 and image.is_contiguous(memory_format=torch.channels_last)
@@ -159,10 +195,13 @@ class Forward:
             last = {"memory_format": torch.channels_last}
             self._derived = {k: (w.contiguous(**last) if w.dim() == 4 else w, b) for k, (w, b) in self._derived.items()}
         self._device = image.device
-        source, reference = plan.graph.inputs[0], image
+        source = plan.graph.inputs[0]
+        references, read = {source: image}, dict[LayerUnits, Tensor]()
         if source in plan.parts:
             hull = (*(np.arange(side) for side in image.shape[:2]), *(np.arange(*side) for side in plan.image))
             found[source] = cut(image, hull, (np.arange(len(image)), *plan.parts[source][1:]))
+            if source in plan.layers:
+                read |= self._read(source, found[source])
         for step, done in zip(plan.steps, plan._done, strict=True):
             with torch.set_grad_enabled(torch.is_grad_enabled() and not step.node.meta["no_grad"]):
                 out = self._make(step, found)
@@ -173,18 +212,30 @@ class Forward:
                 )
             for each in done:
                 found.pop(each, None)
-            if step.node is plan.reference.node:
-                reference = self._leaf(out, step.part)
-                out = cut(reference, whole(tuple(reference.shape)), step.part)
+            if step.node in plan.references:
+                references[step.node] = all_of_it = self._whole(step.node, out, step.part)
+                out = cut(all_of_it, whole(tuple(all_of_it.shape)), step.part)
             found[step.node] = out
-        node, layout = plan.layer
-        if not plan.units:
-            return layout.to_map(found[node]), reference
-        have, own, boxes = found[node], plan.parts[node], plan.boxes
-        if layout.batch_dim is None:
-            have, own, boxes = have[None], (np.arange(1), *own), tuple((np.arange(1), *box) for box in plan.boxes)
-        units = [cut(have, own, box).movedim(layout.batch_dim or 0, 0).flatten(1) for box in boxes]
-        return torch.stack(units, 2), reference
+            if step.node in plan.layers:
+                read |= self._read(step.node, out)
+        return [(read[each.layer, each.units], references.get(each.reference.node, image)) for each in plan.targets]
+
+    def _read(self, node: fx.Node, have: Tensor) -> dict[LayerUnits, Tensor]:
+        """The channels of the units of one layer; of several targets once."""
+        found = dict[LayerUnits, Tensor]()
+        for layer, _, units, boxes in self.plan.targets:
+            if layer.node is not node or (layer, units) in found:
+                continue
+            if not units:
+                found[layer, units] = layer.layout.to_map(have)
+                continue
+            values, part, batch = have, self.plan.parts[node], layer.layout.batch_dim
+            if batch is None:
+                values, part = have[None], (np.arange(1), *part)
+                boxes = tuple((np.arange(1), *box) for box in boxes)
+            rows = [cut(values, part, box).movedim(batch or 0, 0).flatten(1) for box in boxes]
+            found[layer, units] = torch.stack(rows, 2)
+        return found
 
     def _make(self, step: PartStep, found: Mapping[fx.Node, Tensor]) -> Tensor:
         """The part of an operation's output."""
@@ -202,14 +253,15 @@ class Forward:
 
         return step.run(step, PartValues(tensor, self._device, self._derived.get(step.node)))
 
-    def _leaf(self, out: Tensor, part: Part) -> Tensor:
-        """The whole reference, of which only a part has its numbers, as a leaf."""
-        node, layout = self.plan.reference
-        leaf = out.new_zeros(
+    def _whole(self, node: fx.Node, out: Tensor, part: Part) -> Tensor:
+        """The whole of a reference, of which only a part has its numbers; a leaf where nothing before it is
+        differentiated."""
+        layout = next(target.reference.layout for target in self.plan.targets if target.reference.node is node)
+        found = out.new_zeros(
             [self.plan.images if dim == layout.batch_dim else side for dim, side in enumerate(shape_of(node))]
         )
-        leaf[np.ix_(*part)] = out.detach()
-        return leaf.requires_grad_(torch.is_grad_enabled())
+        found[np.ix_(*part)] = out
+        return found if found.requires_grad else found.requires_grad_(torch.is_grad_enabled())
 
 
 def crop(
@@ -254,11 +306,8 @@ def crop(
         return None
     return Crop(
         graph=graph,
-        layer=layer,
-        reference=reference,
-        units=tuple(units),
+        targets=(Target(layer, reference, tuple(units), tuple(boxes)),),
         images=images,
-        boxes=tuple(boxes),
         steps=tuple(reversed(steps)),
         parts=parts,
         asked=asked,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,7 +30,7 @@ from erfscope.core.request.settings import FREE, Settings
 from erfscope.core.run.additions import additions
 from erfscope.core.run.blocks import host_reference, parse_blocks
 from erfscope.core.run.engine.blind_units import blind_units, with_blind, without
-from erfscope.core.run.engine.measure import measure_units
+from erfscope.core.run.engine.measure import Questions, measure_units
 from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.outcome import failed
 from erfscope.core.run.engine.plan import Callbacks
@@ -122,8 +123,10 @@ def measure_rows(
                             raise MeasurementError(ready.error or "", model=ready.label)
                         found.append(ready)
                         continue
-                    for question in _questions(row, ready, own):
-                        found += measure_layer(ready, question, own, with_host=with_host, with_cost=with_cost)
+                    questions = [*_questions(row, ready, own)]
+                    by_model = _all_questions(ready, questions, with_host=with_host)
+                    for question in questions:
+                        found += measure_layer(ready, question, own, by_model, with_host=with_host, with_cost=with_cost)
             yield {label: found for of_rank in shared.all for label, found in of_rank.items()}
 
 
@@ -133,8 +136,26 @@ def _questions(row: Row, ready: Opened, request: Request) -> Iterator[Settings]:
     return replace(request, conventions=(row.convention,), references=row.references).questions(layers)
 
 
+def _all_questions(ready: Opened, questions: Sequence[Settings], *, with_host: bool) -> dict[int, Questions]:
+    """All that is asked of each model, by its ``id``: several layers and references may go through together."""
+    found = defaultdict[int, list[Settings]](list)
+    is_one = len(questions) == 1 and not ready.model.adapter.preprocess.parts
+    for settings in questions if ready.unlike is None and not is_one else ():
+        for model, own in _models(ready, settings, with_host=with_host):
+            with contextlib.suppress(ErfscopeError):  # It is refused when its turn comes.
+                layer = own.layer or model.default_layer_of(kind_of(own.unit)[0])
+                found[id(model)] += [replace(own, layer=layer, wrt=wrt) for wrt in model.references(layer, own.wrt)]
+    return {name: Questions(each) for name, each in found.items()}
+
+
 def measure_layer(
-    ready: Opened, settings: Settings, request: Request, *, with_host: bool = True, with_cost: bool = False
+    ready: Opened,
+    settings: Settings,
+    request: Request,
+    by_model: Mapping[int, Questions],
+    *,
+    with_host: bool = True,
+    with_cost: bool = False,
 ) -> list[Result]:
     """Measure one layer of a model, and of its variants with inserted blocks beside it.
 
@@ -142,6 +163,7 @@ def measure_layer(
         ready: The model, its variants, and the images.
         settings: What is measured.
         request: The callbacks, and the earlier results: of those, what failed is measured again.
+        by_model: All that is asked of each model, by its ``id``.
         with_host: Whether the model's own rows are wanted where there are variants.
         with_cost: Whether rows have the cost of their model where there are none.
 
@@ -159,24 +181,25 @@ def measure_layer(
             raise unlike
         return [failed(ready.model, settings, feed, unlike)]
     for model, own in _models(ready, settings, with_host=with_host):
+        questions = by_model.get(id(model))
         # A signal reaches the ranks at different times.
-        if any(current().all_gather(request.stop)):
+        if any(current().all_gather(request.stop)) and not (questions and questions.summed_of(own.layer)):
             break
         is_new = True
         callbacks = Callbacks(progress=partial(request.progress, model.label), stop=request.stop, tell=request.tell)
         try:
             with contain_exits():
                 layer = own.layer or model.default_layer_of(kind_of(own.unit)[0])
-                known: dict[str, Any] = {"layer": layer, "callbacks": callbacks, "earlier": earlier}
+                known: dict[str, Any] = {"callbacks": callbacks, "earlier": earlier, "questions": questions}
                 by_reference = list[list[Result]]()
                 for wrt in model.references(layer, own.wrt):
-                    each = own if wrt == own.wrt else replace(own, wrt=wrt)
+                    each = replace(own, layer=layer, wrt=wrt)
                     blind = [] if wrt == own.wrt else blind_units(model, each, layer)
                     others = without(each, blind, model, layer)
                     found = (
                         [] if others is None else measure_units(model, feed, others, additions=additions(each), **known)
                     )
-                    by_reference.append([*with_blind(found, blind, model, replace(each, layer=layer), feed)])
+                    by_reference.append([*with_blind(found, blind, model, each, feed)])
                 found = by_unit(by_reference)
                 is_new = not any(row is before for row in found for before in earlier)
                 found = _with_choice(model, request, found)

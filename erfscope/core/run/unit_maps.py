@@ -22,6 +22,7 @@ from erfscope.core.run.engine.measure import measure_units
 from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.outcome import pending_result
 from erfscope.core.run.engine.plan import Callbacks, Plan, Sums, axes_of, plan_run
+from erfscope.core.run.engine.shared_run import SharedRun
 from erfscope.core.system.restore import same_random_numbers
 from erfscope.core.values.axes import Axes
 from erfscope.core.values.unit import Trf, Unit
@@ -103,8 +104,8 @@ class UnitMaps:
         settings = replace(self._plan.settings, plain=True)
         with same_random_numbers():
             plan = plan_run(self._plan.model, self._plan.feed, settings, self.site.layer)
-            sums = plan.sums()
-            accumulate(plan, sums, [0], plan.read)
+            run, sums = SharedRun(plan), plan.sums()
+            accumulate(run, sums, [0], run.read)
         sums.seen = 1
         return plan, sums
 
@@ -136,5 +137,5 @@ class UnitMaps:
             MeasurementError: the model fails.
         """
         settings = replace(self._plan.settings, unit=tuple(index))
-        (found,) = measure_units(self._plan.model, self._plan.feed, settings, layer=self.site.layer)
+        (found,) = measure_units(self._plan.model, self._plan.feed, replace(settings, layer=self.site.layer))
         return found

@@ -93,6 +93,11 @@ def union(one: Part | None, other: Part) -> Part:
     return other if one is None else tuple(a if a is b else np.union1d(a, b) for a, b in zip(one, other, strict=True))
 
 
+def contains(one: Part, other: Part) -> bool:
+    """Whether a part holds another one."""
+    return all(a is b or bool(np.isin(b, a).all()) for a, b in zip(one, other, strict=True))
+
+
 def parts_along(edge: Edge, part: Part) -> list[Part] | None:
     """The parts before each step of an edge, and last the part of the output, that this needs; None where it needs
     nothing.

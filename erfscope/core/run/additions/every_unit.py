@@ -25,6 +25,8 @@ from erfscope.core.run.attribution.gradient import contributions
 from erfscope.core.run.engine.batch import FLOAT64, MOST_IMAGES, MOST_PIXELS, Need, device_and_dtype, gib, plan_batches
 from erfscope.core.run.engine.plan import Callbacks, Plan, Sums, axes_of
 from erfscope.core.run.engine.running_sums import on_reference
+from erfscope.core.run.engine.shared_run import SharedRun
+from erfscope.core.system.denormals import denormals_as_zero
 from erfscope.core.system.environment import available_bytes, ran_out
 from erfscope.core.system.model_errors import model_failed
 from erfscope.core.system.precision import float32_precision
@@ -139,7 +141,7 @@ def with_positions(plan: Plan, sums: Sums, results: list[Result], callbacks: Cal
     (result,) = results
     if result.status == "error":
         return results
-    with float32_precision(tf32=plan.settings.tf32):
+    with float32_precision(tf32=plan.settings.tf32), denormals_as_zero():
         found = positions_of(plan, sums, callbacks)
     if found is not None:
         return [replace(result, positions=found)]
@@ -212,7 +214,7 @@ def field_maps(plan: Plan, sums: Sums, every: UnitFields, callbacks: Callbacks) 
 def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
     """The attempt: whole passes of the images that were read, and copies of them, as many as fit into memory."""
     images = [index for index in plan.indices[: sums.seen] if index not in sums.unreadable]
-    batches = plan_batches(replace(plan, plain_reason=plan.plain_reason or "every unit is measured"))
+    batches = plan_batches(SharedRun(replace(plan, plain_reason=plan.plain_reason or "every unit is measured")))
     batch_size = min(batches.batch_size, sums.batch_size)
     run = _Run(plan=plan, every=every, images=images, batch_size=batch_size, copies=1)
     taken, fitted = min(batch_size, len(images)), sums.batch_size == sums.planned
@@ -310,7 +312,7 @@ def _forward(run: _Run, images: list[int]) -> Features:
     x = torch.cat([run.plan.feed.batch([index]).to(device=device, dtype=dtype) for index in images] * run.copies)
     if len(x) not in run.forwards:
         run.forwards[len(x)] = _pass_of(run.plan, len(x))
-    features = run.forwards[len(x)](x)
+    (features,) = run.forwards[len(x)](x)
     if len(images) == len(run.images):
         run.kept = features
     return features
@@ -324,7 +326,7 @@ def _pass_of(plan: Plan, images: int) -> ForwardPass:
     if plan.plain_reason is not None or not (is_alone or plan.model.whole(site).norms):
         return plan.model_forward
     whole = plan.model.whole(site, images=images)
-    return GraphForward(Forward(whole, plan.model.adapter.tensors()), (0,) * len(whole.image), plan.question.place)
+    return GraphForward(Forward(whole, plan.model.adapter.tensors()), (0,) * len(whole.image), [plan.question.place])
 
 
 def _add(
@@ -342,7 +344,7 @@ def _add(
     rows = [[totals[number] for number in group] for group in groups for _ in images]
     compare = plan.may_cancel and any(total.ratio is None for row in rows for total in row)
     space, total, count = plan.trfs[0].reference_px, None, 0
-    for found in contributions(features, units, plan.question, images, compare=compare, keep=True):
+    for (found,) in contributions([features], units, plan.question, images, compare=compare, keep=True):
         total, count = found.maps if total is None else total + found.maps, count + 1
         squares = [on_reference(each, space, found.origin) for each in found.squares or ()]
         _compare_with_noise(squares, rows)

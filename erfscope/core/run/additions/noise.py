@@ -94,10 +94,11 @@ class UnitFunction:
             jitter = JITTER * spread * self.normal(values.shape[1:], 0)
             return jitter.to(values).expand(values.shape)
 
-        features = self._forward()(self.x, near)
+        (features,) = self._forward()(self.x, near)
         with guarded(self.x.device):
             channels = self._channels(features.map)
-            values = backward(features, self.readout(channels), keep=False).cpu()
+            (gradient,) = backward([features], self.readout(channels), keep=False)
+            values = gradient.cpu()
         origin = features.reference.origin or (0,) * (values.dim() - 2)
         return Gradient(
             values=values[0], jitter=jitter, spread=spread, origin=origin, channels=channels[0].detach().cpu()
@@ -115,7 +116,7 @@ class UnitFunction:
         while chunk := list(islice(left, batch_size)):
             noise = torch.stack([each + gradient.jitter for each in chunk])
             copies = self.x.expand(len(chunk), *self.x.shape[1:])
-            features = self._forward(len(chunk), batch_size)(copies, noise.to, with_gradients=False)
+            (features,) = self._forward(len(chunk), batch_size)(copies, noise.to, with_gradients=False)
             found.append(self._channels(features.map).cpu())
         return torch.cat(found)
 
@@ -134,7 +135,8 @@ class UnitFunction:
         except ErfscopeError as error:
             # A copy in float64 fails as such a model does.
             raise error.__cause__ or error from error
-        return GraphForward(Forward(own, self.adapter.tensors()), [low for low, _ in crop.image], plan.question.place)
+        first = [low for low, _ in crop.image]
+        return GraphForward(Forward(own, self.adapter.tensors()), first, [plan.question.place])
 
     def rounding(self, channels: Tensor) -> float:
         """About how large rounding errors of the scalar of channels (C,) are: those of its terms, one by one."""

@@ -13,6 +13,7 @@ from erfscope.core.answer.result import Result
 from erfscope.core.request.settings import Settings
 from erfscope.core.run.engine.batch import accumulate, device_and_dtype
 from erfscope.core.run.engine.plan import Callbacks, Plan, Sums, map_of
+from erfscope.core.run.engine.shared_run import SharedRun
 from erfscope.core.system.precision import float32_precision
 from erfscope.core.values.errors import MeasurementError
 from erfscope.core.values.finding import Finding
@@ -53,9 +54,9 @@ def _changes(plan: Plan, index: int, name: str, finer: Settings) -> Sequence[str
 
 def _maps(plan: Plan, index: int, settings: Settings) -> list[ErfMap]:
     """The map of every unit from one image."""
-    sums = plan.sums(images=1)
+    run, sums = SharedRun(replace(plan, settings=settings)), plan.sums(images=1)
     with float32_precision(tf32=settings.tf32):
-        accumulate(replace(plan, settings=settings), sums, [index], plan.read)
+        accumulate(run, sums, [index], run.read)
     if not all(average.groups for average in sums.averages):
         raise MeasurementError(f"a gradient in {settings.amp_dtype or device_and_dtype(plan)[1]} is zero or not finite")
     return [map_of(plan, sums, number) for number in range(len(plan.question.units))]

@@ -15,7 +15,7 @@ from erfscope.core.run.engine.plan import Callbacks, Plan, Sums
 def with_rank_correlation(plan: Plan, _sums: Sums, results: list[Result], _callbacks: Callbacks) -> list[Result]:
     """The results, one per unit, with Spearman's rank correlation over the nodes."""
     settings = replace(plan.settings, method="gradient", until_se=None)
-    gradients = measure_units(plan.model, plan.feed, settings, layer=plan.site.layer)
+    gradients = measure_units(plan.model, plan.feed, replace(settings, layer=plan.site.layer))
     pairs = zip(results, gradients, strict=True)
     return [replace(result, rank_correlation=_rank_correlation(result.map, gradient.map)) for result, gradient in pairs]
 

@@ -104,5 +104,5 @@ def _values(plan: Plan, node: fx.Node, layout: Layout, units: Units, x: Tensor) 
     needed = crop(recording.graph, recording.numbers, *ends, units, recording.images)
     assert needed is not None
     with guarded(x.device, whole_model=False), torch.no_grad():
-        values, _ = Forward(needed, tensors)(x[inside(needed.image)])
+        ((values, _),) = Forward(needed, tensors)(x[inside(needed.image)])
     return values[0].T.double().cpu().numpy()

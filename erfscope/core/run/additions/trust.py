@@ -25,6 +25,7 @@ from erfscope.core.run.additions.noise import Gradient, Noise, UnitFunction, fun
 from erfscope.core.run.engine.batch import device_and_dtype, lacks_for_double
 from erfscope.core.run.engine.cost import unproved_operations
 from erfscope.core.run.engine.plan import Callbacks, Plan, Sums
+from erfscope.core.run.engine.shared_run import SharedRun
 from erfscope.core.system.model_errors import wrap_model_errors
 from erfscope.core.values.names import is_input
 
@@ -61,7 +62,7 @@ def _in_double(plan: Plan, number: int, asked: Sequence[_ImageCheck], of_copy: _
         asked: The images.
         of_copy: The function in float64, the gradient that the model itself has, and the request -> what it says.
     """
-    counted = plan.pass_bytes
+    counted = SharedRun(plan).pass_bytes
 
     def of_rank() -> tuple[list[T], str]:
         if lacking := lacks_for_double(plan, counted):

@@ -11,11 +11,12 @@ from torch import Tensor
 from erfscope.core.answer.result import Result, Verification
 from erfscope.core.run.additions.double import copy_in_double, run_in_double
 from erfscope.core.run.attribution.forward import ModelForward
-from erfscope.core.run.attribution.gradient import Contribution, of_units
+from erfscope.core.run.attribution.gradient import AskedUnits, Contribution, of_units
 from erfscope.core.run.engine.batch import batch_contributions, device_and_dtype, first_readable, lacks_for_double
 from erfscope.core.run.engine.cost import pass_bytes
 from erfscope.core.run.engine.plan import Callbacks, Plan, Sums
 from erfscope.core.run.engine.running_sums import on_reference
+from erfscope.core.run.engine.shared_run import SharedRun
 from erfscope.core.system.model_errors import wrap_model_errors
 from erfscope.core.system.restore import same_random_numbers
 from erfscope.core.values.errors import MeasurementError
@@ -46,25 +47,26 @@ def _verify(plan: Plan) -> list[Verification]:
         raise MeasurementError(f"--verify needs {lacking}; use a smaller --input-size, or leave --verify out")
     index, x = first_readable(plan, plan.indices)
     device, dtype = device_and_dtype(plan)
-    part = plan.read(index).to(device=device, dtype=dtype)
-    measured = _by_unit(plan, batch_contributions(plan, part, [index]))
-    double = copy_in_double(plan.model.adapter)
-    forward = ModelForward(double, plan.question)
+    run, units = SharedRun(plan), plan.question.units
+    part = run.read(index).to(device=device, dtype=dtype)
+    measured = _by_unit(plan, batch_contributions(run, part, [index]))
+    plain_pass = ModelForward(copy_in_double(plan.model.adapter), plan.question)
+    passes = [(plain_pass, [AskedUnits(plan.question, units, range(len(units)))])]
     whole = x.to(device).double()
-    plain = run_in_double(
-        lambda: _by_unit(plan, of_units([(forward, plan.question.units)], whole, plan.question, [index]))
-    )
+    plain = run_in_double(lambda: _by_unit(plan, of_units(passes, whole, [index])))
     pairs = zip(measured, plain, strict=True)
     return [Verification(value=_off(a[0], b[0]), map=_off(a[1], b[1]), allowed=ALLOWED[dtype]) for a, b in pairs]
 
 
-def _by_unit(plan: Plan, contributions: Iterable[Iterable[Contribution]]) -> list[tuple[Tensor, Tensor]]:
+def _by_unit(
+    plan: Plan, contributions: Iterable[tuple[list[int], Iterable[list[Contribution]]]]
+) -> list[tuple[Tensor, Tensor]]:
     """By unit its channels (C,), and the sum of its maps of one image over the draws, (*space) of the whole
     reference."""
     found = []
-    for trf, draws_of_unit in zip(plan.trfs, contributions, strict=True):
+    for trf, (_, draws) in zip(plan.trfs, contributions, strict=True):
         total = torch.zeros(trf.reference_px, dtype=torch.float64)
-        for each in draws_of_unit:
+        for (each,) in draws:
             total += on_reference(each.maps, trf.reference_px, each.origin)[0].cpu()
         found.append((each.value[0].cpu(), total))
     return found

@@ -4,6 +4,15 @@ May import: ``answer``, ``adapter``, ``graph`` and below.
 """
 
 from erfscope.core.run.attribution.forward import ForwardPass, GraphForward, ModelForward, Question, guarded
-from erfscope.core.run.attribution.gradient import Contribution, of_units
+from erfscope.core.run.attribution.gradient import AskedUnits, Contribution, of_units
 
-__all__ = ["Contribution", "ForwardPass", "GraphForward", "ModelForward", "Question", "guarded", "of_units"]
+__all__ = [
+    "AskedUnits",
+    "Contribution",
+    "ForwardPass",
+    "GraphForward",
+    "ModelForward",
+    "Question",
+    "guarded",
+    "of_units",
+]

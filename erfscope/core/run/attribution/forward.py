@@ -16,6 +16,7 @@ from erfscope.core.answer.convention import Convention
 from erfscope.core.graph.run import Forward
 from erfscope.core.graph.site import Site
 from erfscope.core.run.attribution.readout import as_leaf
+from erfscope.core.system.denormals import denormals_as_zero
 from erfscope.core.system.precision import float32_precision
 from erfscope.core.system.sound_kernels import SoundKernels
 from erfscope.core.values.errors import MeasurementError
@@ -51,9 +52,9 @@ class Question:
 
 
 class ForwardPass(Protocol):
-    """Inputs (B, C_in, *space), or the part of them that is needed -> the layer's map and the reference."""
+    """Inputs (B, C_in, *space), or the part of them that is needed -> each layer's map and its reference."""
 
-    def __call__(self, x: Tensor, change: Change | None = None, *, with_gradients: bool = True) -> Features:
+    def __call__(self, x: Tensor, change: Change | None = None, *, with_gradients: bool = True) -> list[Features]:
         """Run the pass, in one graph of autograd (if ``with_gradients``), with ``change`` added to the reference.
 
         Whatever the caller's own mode is, gradients are as asked, and inference mode is off.
@@ -74,12 +75,12 @@ class ModelForward:
     question: Question
     amp_dtype: torch.dtype | None = None
 
-    def __call__(self, x: Tensor, change: Change | None = None, *, with_gradients: bool = True) -> Features:
+    def __call__(self, x: Tensor, change: Change | None = None, *, with_gradients: bool = True) -> list[Features]:
         """See :class:`ForwardPass`."""
         site = self.question.site
         with guarded(x.device, self.amp_dtype), torch.set_grad_enabled(with_gradients), self._changed(change):
             leaf = as_leaf(changed(x, change, self.question.place) if change is not None and is_input(site.wrt) else x)
-            return self.adapter.features(leaf, site)
+            return [self.adapter.features(leaf, site)]
 
     def _changed(self, change: Change | None) -> contextlib.AbstractContextManager[None]:
         """Within it a module's tensor is changed as it is asked for."""
@@ -114,14 +115,14 @@ class GraphForward:
     Args:
         operations: With the weights that the module has.
         first: Where the part of the inputs that it is given begins, one pixel per axis.
-        place: As of a :class:`Question`.
+        places: Of the reference of each target of the operations, as of a :class:`Question`.
     """
 
     operations: Forward
     first: Sequence[int]
-    place: tuple[slice, ...] | None = None
+    places: Sequence[tuple[slice, ...] | None] = (None,)
 
-    def __call__(self, x: Tensor, change: Change | None = None, *, with_gradients: bool = True) -> Features:
+    def __call__(self, x: Tensor, change: Change | None = None, *, with_gradients: bool = True) -> list[Features]:
         """See :class:`ForwardPass`.
 
         Raises:
@@ -134,18 +135,22 @@ class GraphForward:
         with guarded(x.device, whole_model=False), torch.set_grad_enabled(with_gradients):
             image = x[inside(plan.image, self.first)]
             if change is not None:
-                image = changed(image, change, self.place and cut_place(self.place, [low for low, _ in plan.image]))
+                (place,) = self.places
+                image = changed(image, change, place and cut_place(place, [low for low, _ in plan.image]))
             if plan.is_of_image:
                 image = as_leaf(image, faster_order(image))
-            found, reference = self.operations(image)
-        edge = Reference(
-            edge=reference,
-            layout=plan.reference.layout,
-            shape=tuple(reference.shape),
-            origin=tuple(low for low, _ in plan.image) if plan.is_of_image else None,
-            place=self.place,
-        )
-        return Features(map=found, reference=edge)
+            made = self.operations(image)
+        features = list[Features]()
+        for (found, edge), target, place in zip(made, plan.targets, self.places, strict=True):
+            reference = Reference(
+                edge=edge,
+                layout=target.reference.layout,
+                shape=tuple(edge.shape),
+                origin=tuple(low for low, _ in plan.image) if edge is image else None,
+                place=place,
+            )
+            features.append(Features(map=found, reference=reference))
+        return features
 
 
 @contextlib.contextmanager
@@ -174,7 +179,7 @@ def sound_gradients(device: torch.device) -> Iterator[None]:
     Args:
         device: Where the function's tensors lie.
     """
-    with float32_precision(tf32=False), guarded(device):
+    with float32_precision(tf32=False), denormals_as_zero(), guarded(device):
         yield
 
 

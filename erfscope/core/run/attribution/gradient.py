@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,44 +34,61 @@ class Contribution:
     squares: tuple[Tensor, Tensor] | None = None
 
 
+class AskedUnits(NamedTuple):
+    """What is asked of one map of a pass."""
+
+    question: Question
+    #: Of the map.
+    units: Sequence[Unit]
+    #: What each unit is called among all that are measured.
+    numbers: Sequence[int]
+    #: Whether the norm with random signs may be asked for.
+    may_cancel: bool = False
+
+
+#: A forward pass, and what is asked of each of its maps.
+ReadPass = tuple[ForwardPass, Sequence[AskedUnits]]
+
+
 def of_units(
-    passes: Iterable[tuple[ForwardPass, Sequence[Unit]]],
-    x: Tensor,
-    question: Question,
-    images: Sequence[int],
-    *,
-    compare: bool = False,
-) -> Iterator[Iterator[Contribution]]:
-    """Contributions of every cell of the reference to each unit, in the order of the passes.
+    passes: Iterable[ReadPass], x: Tensor, images: Sequence[int], *, compare: bool = False
+) -> Iterator[tuple[list[int], Iterator[list[Contribution]]]]:
+    """Contributions of every cell of the references to each unit, in the order of the passes.
 
     Args:
-        passes: Forward passes, each with the units that are read of its map.
+        passes: Forward passes, with what is asked of them, by one convention and one seed.
         x: Inputs (B, C_in, *space), or the part of them that the passes need.
-        question: What is asked of the units.
         images: Global index of each input, which random signs are keyed by.
-        compare: As for :func:`contributions`.
+        compare: As for :func:`contributions`, of those that may cancel.
 
     Yields:
-        For each unit its draws, made as they are asked for. They must be used up before the next unit is asked for,
-        since the last one frees the graph.
+        For each unit its numbers, one per reference, and its draws, each with one contribution per reference, made as
+        they are asked for. They must be used up before the next unit is asked for, since the last one frees the graph.
     """
-    for forward, units in passes:
-        features = forward(x)
-        for left, unit in zip(range(len(units) - 1, -1, -1), units, strict=True):
-            yield contributions(features, [[unit]], question, images, compare=compare, keep=left > 0)
-        del features  # the graph is freed before the next one is made
+    for forward, asked in passes:
+        # What is asked of one unit has one backward pass, whatever the references.
+        by_unit = dict[tuple[int, Unit, bool], list[tuple[Features, Question, int]]]()
+        for features, (question, units, numbers, may_cancel) in zip(forward(x), asked, strict=True):
+            for unit, number in zip(units, numbers, strict=True):
+                key = id(features.map), unit, compare and may_cancel
+                by_unit.setdefault(key, []).append((features, question, number))
+        for left, ((_, unit, signed), of_unit) in zip(range(len(by_unit))[::-1], by_unit.items(), strict=True):
+            every, questions, numbers = zip(*of_unit, strict=True)
+            yield [*numbers], contributions(every, [[unit]], questions[0], images, compare=signed, keep=left > 0)
+        del by_unit, of_unit, every, features  # the graph is freed before the next one is made
 
 
 def contributions(
-    features: Features,
+    features: Sequence[Features],
     units: Sequence[Sequence[Unit]],
     question: Question,
     images: Sequence[int],
     *,
     compare: bool = False,
     keep: bool = False,
-) -> Iterator[Contribution]:
-    """Contributions of every cell of the reference to units that share each backward pass: one for every draw.
+) -> Iterator[list[Contribution]]:
+    """Contributions of every cell of the references to units that share each backward pass: one of each reference for
+    every draw.
 
     The gradient of the sum of the units' scalars, cut to the TRF of one of them, is its own where their TRFs do not
     overlap, and copies of an image do not see each other. One backward pass follows the other: as a batch of gradients
@@ -79,7 +97,7 @@ def contributions(
 
     Args:
         features: The forward pass of the batch, or of as many copies of it, one after the other, as there are lists of
-            units.
+            units: one map, and its references.
         units: Of each copy; units of one copy have theoretical receptive fields (TRF) that do not overlap.
         question: What is asked of them. With ``draws="all"`` one backward pass is made per channel.
         images: Global index of each input, which random signs are keyed by.
@@ -88,7 +106,7 @@ def contributions(
 
     Source: the compressed vector-Jacobian products of Curtis, Powell & Reid 1974; random signs are Hutchinson's
     estimator of the squared Frobenius norm, and keyed by seed, image and draw alone."""
-    convention, device = question.convention, features.map.device
+    convention, found = question.convention, features[0].map
     exact = question.draws == "all" and convention.random
     count = int(question.draws) if convention.random and question.draws != "all" else 1
     rows = [image for own in units for image in images for _ in own]
@@ -96,21 +114,28 @@ def contributions(
         # A graph that is freed as the backward pass goes along leaves its memory to what comes next.
         more = keep or draw < count - 1
         signed = compare and not convention.random and draw == 0
-        with guarded(device):
-            y = unit_rows(features.map, units)
+        squares: list[tuple[Tensor, Tensor] | None] = [None] * len(features)
+        with guarded(found.device):
+            y = unit_rows(found, units)
             signs = random_rows(y, rows, question.seed, draw) if convention.random or signed else None
             if exact:
-                maps, squares = _all_channels(features, y, convention, keep=more), None
+                maps = _all_channels(features, y, convention, keep=more)
             else:
                 scalars = convention.readout(y, signs if convention.random else None)
-                g = backward(features, scalars, keep=more or signed)
-                maps, squares = convention.contribution(g), None
+                gradients = backward(features, scalars, keep=more or signed)
+                maps = [convention.contribution(g) for g in gradients]
                 if signed and signs is not None:
-                    other = backward(features, reweight_channels(convention, y, signs), keep=more)
-                    squares = remaining_squares(convention, g, maps), other.square().sum(1)
-        maps = without_nonfinite(maps, y) if len(y) == len(maps) else maps
+                    others = backward(features, reweight_channels(convention, y, signs), keep=more)
+                    squares = [
+                        (remaining_squares(convention, g, own), other.square().sum(1))
+                        for g, own, other in zip(gradients, maps, others, strict=True)
+                    ]
+        maps = [without_nonfinite(own, y) if len(y) == len(own) else own for own in maps]
         value = in_double(y.detach())
-        yield Contribution(maps=maps, origin=features.reference.origin, squares=squares, value=value)
+        yield [
+            Contribution(maps=own, origin=each.reference.origin, squares=pair, value=value)
+            for each, own, pair in zip(features, maps, squares, strict=True)
+        ]
 
 
 def without_nonfinite(maps: Tensor, y: Tensor) -> Tensor:
@@ -148,15 +173,14 @@ def remaining_squares(convention: Convention, g: Tensor, maps: Tensor) -> Tensor
     return squares * torch.where(magnitudes > 0, maps / magnitudes, 1.0).square()
 
 
-def _all_channels(features: Features, y: Tensor, convention: Convention, *, keep: bool) -> Tensor:
-    """The exact map: one backward pass per channel of (B * n, C), contributions added up."""
-    total: Tensor | None = None
+def _all_channels(features: Sequence[Features], y: Tensor, convention: Convention, *, keep: bool) -> list[Tensor]:
+    """The exact maps: one backward pass per channel of (B * n, C), contributions added up."""
+    totals: list[Tensor] = []
     for channel in range(y.shape[1]):
-        g = backward(features, y[:, channel], keep=keep or channel < y.shape[1] - 1)
-        part = convention.contribution(g)
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+        gradients = backward(features, y[:, channel], keep=keep or channel < y.shape[1] - 1)
+        parts = [convention.contribution(g) for g in gradients]
+        totals = [total + part for total, part in zip(totals, parts, strict=True)] if totals else parts
+    return totals
 
 
 def random_rows(y: Tensor, images: Sequence[int], seed: int, draw: int) -> Tensor:
@@ -168,17 +192,25 @@ def random_rows(y: Tensor, images: Sequence[int], seed: int, draw: int) -> Tenso
     return signs.to(y, non_blocking=True)
 
 
-def backward(features: Features, scalars: Tensor, *, keep: bool) -> Tensor:
-    """Gradient of each image's scalar (B,) with respect to the reference, as a map (B, C_X, *space) in float64.
+def backward(features: Sequence[Features], scalars: Tensor, *, keep: bool) -> list[Tensor]:
+    """Gradient of each image's scalar (B,) with respect to each reference of a map, as a map (B, C_X, *space) in
+    float64.
 
     Images of a batch do not see each other in evaluation mode, so that the sum over the batch gives each its own
     gradient. float64 comes before squares are taken: a float32 gradient of 1e-30 would have the square 0."""
-    reference, g = features.reference, None
+    references = [each.reference for each in features]
+    edges, found = {id(each.edge): each.edge for each in references}, dict[int, Tensor | None]()
     if scalars.requires_grad:
-        (g,) = torch.autograd.grad(scalars.sum(), reference.edge, retain_graph=keep, allow_unused=True)
-    if g is None:
-        return in_double(reference.part(features.map.new_zeros(reference.layout.map_shape(reference.shape))))
-    return in_double(reference.part(reference.layout.to_map(g.detach())))
+        given = torch.autograd.grad(scalars.sum(), [*edges.values()], retain_graph=keep, allow_unused=True)  # type: ignore[arg-type]
+        found = dict(zip(edges, given, strict=True))
+    gradients = list[Tensor]()
+    for reference in references:
+        if (g := found.get(id(reference.edge))) is None:
+            own = features[0].map.new_zeros(reference.layout.map_shape(reference.shape))
+        else:
+            own = reference.layout.to_map(g.detach())
+        gradients.append(in_double(reference.part(own)))
+    return gradients
 
 
 def in_double(g: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ def removal_draws(adapter: Adapter, x: Tensor, question: Question) -> Iterator[I
             f"occlusion with respect to {wrt!r} needs a module of that name; container items work with --method"
             " gradient"
         )
-    features = ModelForward(adapter, question)(x, with_gradients=False)
+    (features,) = ModelForward(adapter, question)(x, with_gradients=False)
     whole = [unit_channels(features.map, unit) for unit in question.units]
     layout, space = features.reference.layout, features.reference.space
     removal = partial(_without, module, layout=layout, is_input=wrt.endswith(":in"))
@@ -74,7 +74,7 @@ def _without_nodes(
     for nodes in torch.split(torch.arange(count, device=x.device), AT_ONCE):
         handle = removal(nodes)
         try:
-            features = forward(x.expand(len(nodes), *x.shape[1:]), with_gradients=False)
+            (features,) = forward(x.expand(len(nodes), *x.shape[1:]), with_gradients=False)
         finally:
             handle.remove()
         found.append(unit_channels(features.map, unit))

@@ -16,6 +16,7 @@ from erfscope.core.run.attribution.captum_parameters import EXTRA_TENSORS, copie
 from erfscope.core.run.attribution.gradient import Contribution, of_units
 from erfscope.core.run.attribution.node_removal import removal_draws
 from erfscope.core.run.engine.plan import Plan, Source, Sums
+from erfscope.core.run.engine.shared_run import SharedRun
 from erfscope.core.system.environment import available_bytes, ran_out
 from erfscope.core.system.model_errors import model_failed
 from erfscope.core.values.errors import ErfscopeError, MeasurementError
@@ -69,7 +70,7 @@ class BatchPlan:
     needs: tuple[Need, ...]
 
 
-def plan_batches(plan: Plan) -> BatchPlan:
+def plan_batches(run: SharedRun) -> BatchPlan:
     """Decide how many images go through the model at a time; Captum's methods take one by one.
 
     The user's number, halved until it fits; else images of at most :data:`MOST_PIXELS` pixels, and at most
@@ -78,13 +79,13 @@ def plan_batches(plan: Plan) -> BatchPlan:
     Raises:
         MeasurementError: there is no memory for a single image.
     """
-    asked = plan.settings.batch_size
-    most = MOST_PIXELS_ON_CPU if device_and_dtype(plan)[0].type == "cpu" else MOST_PIXELS
-    planned = batch_size = min(largest_batch(plan), asked or max(1, min(MOST_IMAGES, most // max(_pixels(plan), 1))))
-    wanted = tuple(needs(plan))
+    asked = run.settings.batch_size
+    most = MOST_PIXELS_ON_CPU if device_and_dtype(run.plans[0])[0].type == "cpu" else MOST_PIXELS
+    planned = batch_size = min(largest_batch(run), asked or max(1, min(MOST_IMAGES, most // max(_pixels(run), 1))))
+    wanted = tuple(needs(run))
     for need in wanted:
         if need.takes(1) > need.available:
-            size = "x".join(map(str, plan.model.adapter.preprocess.size))
+            size = "x".join(map(str, run.model.adapter.preprocess.size))
             text = (
                 f"one image of {size} needs about {gib(need.takes(1))} of memory, but there are {gib(need.available)}"
             )
@@ -95,57 +96,57 @@ def plan_batches(plan: Plan) -> BatchPlan:
             batch_size //= 2
     if asked is None:
         # Batches of one size: 10 and 10 rather than 16 and 4.
-        count = max(1, len(plan.indices))
+        count = max(1, len(run.indices))
         planned, batch_size = (math.ceil(count / math.ceil(count / size)) for size in (planned, batch_size))
     return BatchPlan(planned=planned, batch_size=batch_size, needs=wanted)
 
 
-def largest_batch(plan: Plan) -> int:
+def largest_batch(run: SharedRun) -> int:
     """Images that may go through the model at a time as far as its recorded pass tells, whatever the memory and the
     settings."""
-    if plan.settings.method != "gradient" or not plan.site.takes_batches:
+    if run.settings.method != "gradient" or not all(plan.site.takes_batches for plan in run.plans):
         return 1
-    return min(len(plan.indices), plan.model.adapter.most_images or len(plan.indices))
+    return min(len(run.indices), run.model.adapter.most_images or len(run.indices))
 
 
-def needs(plan: Plan) -> list[Need]:
+def needs(run: SharedRun) -> list[Need]:
     """The memory that a measurement takes on the model's device and of the machine's own; empty where that is unknown.
 
     Args:
-        plan: What is measured.
+        run: What is measured.
 
     Autocast keeps less than that; how much less is not counted.
     """
-    device, dtype = device_and_dtype(plan)
-    counted = plan.pass_bytes
-    channels, size = plan.model.adapter.preprocess.channels, plan.model.adapter.preprocess.size
+    device, dtype = device_and_dtype(run.plans[0])
+    counted = run.pass_bytes
+    channels, size = run.model.adapter.preprocess.channels, run.model.adapter.preprocess.size
     # The part of an image that all units need lies there twice while a batch is put together.
-    inputs = 2 * dtype.itemsize * channels * math.prod(size if plan.box is None else sides(plan.box))
-    method = plan.settings.method
+    inputs = 2 * dtype.itemsize * channels * math.prod(size if run.box is None else sides(run.box))
+    method = run.settings.method
     extra = EXTRA_TENSORS.get(method, 0) if isinstance(method, str) else 0
     model = math.ceil(OVERHEAD * (counted + extra * inputs // 2)) * copies(method, math.prod(size)) + inputs
     # The image itself is made whole, one at a time; the draws of one image are averaged, one at a time.
-    drawn = FLOAT64 * (1 if plan.question.draws == "all" else plan.question.draws) * _cells(plan)
-    fixed = FIRST_PASS + _averages(plan) + max(plan.feed.value_bytes * math.prod(size) * channels, drawn)
-    there, after = available_bytes(device), _measuring(plan)
+    drawn = FLOAT64 * max(map(_draws, run.plans)) * _cells(run)
+    fixed = FIRST_PASS + _averages(run) + max(run.feed.value_bytes * math.prod(size) * channels, drawn)
+    there, after = available_bytes(device), _measuring(run)
     if device.type == "cpu":
         # The heap may keep what the last pass took.
         return [] if there is None else [Need(there, fixed, model + drawn, after + model)]
     own = available_bytes()
     # The sums are there, and once more when they come back together.
     return [
-        *([] if there is None else [Need(there, 2 * _averages(plan), model + drawn)]),
+        *([] if there is None else [Need(there, 2 * _averages(run), model + drawn)]),
         *([] if own is None else [Need(own, fixed, drawn, after)]),
     ]
 
 
-def estimate(plan: Plan, wanted: Sequence[Need], batch_size: int) -> str:
+def estimate(run: SharedRun, wanted: Sequence[Need], batch_size: int) -> str:
     """Say how much memory a measurement will take with this many images at a time."""
-    text = f"{len(plan.indices)} image{'s' * (len(plan.indices) != 1)}, {batch_size} at a time"
+    text = f"{len(run.indices)} image{'s' * (len(run.indices) != 1)}, {batch_size} at a time"
     wants = [f"{gib(need.takes(batch_size))} of the {gib(need.available)} that are free" for need in wanted]
     if not wants:
         return f"{text}; how much memory that takes is not known"
-    places = ["in memory"] if len(wants) == 1 else [f"on {device_and_dtype(plan)[0].type}", "in memory"]
+    places = ["in memory"] if len(wants) == 1 else [f"on {device_and_dtype(run.plans[0])[0].type}", "in memory"]
     return f"{text}, will take about " + " and ".join(
         f"{want} {place}" for want, place in zip(wants, places, strict=False)
     )
@@ -168,32 +169,39 @@ def lacks_for_double(plan: Plan, counted: int) -> str:
     return f"about {gib(needed)} of memory, but there are {gib(there)}" if needed > there else ""
 
 
-def _pixels(plan: Plan) -> int:
+def _pixels(run: SharedRun) -> int:
     """Pixels of the largest part of an image that goes through the model."""
     return max(
-        (math.prod(sides(crop.image)) for crop in plan.crops),
-        default=math.prod(plan.model.adapter.preprocess.size),
+        (math.prod(sides(crop.image)) for crop in run.crops),
+        default=math.prod(run.model.adapter.preprocess.size),
     )
 
 
-def _cells(plan: Plan) -> int:
-    """Cells of the map of one draw."""
-    if plan.site.wrt == IMAGE:
-        return _pixels(plan)
-    return max(math.prod(trf.reference_px) for trf in plan.trfs)
+def _cells(run: SharedRun) -> int:
+    """Cells of the maps of one draw, one for each reference of a unit."""
+    cells = dict[str, int]()
+    for plan in run.plans:
+        is_image, sizes = plan.site.wrt == IMAGE, (trf.reference_px for trf in plan.trfs)
+        cells[plan.site.wrt] = _pixels(run) if is_image else max(map(math.prod, sizes))
+    return sum(cells.values())
 
 
-def _averages(plan: Plan) -> int:
+def _draws(plan: Plan) -> int:
+    """Draws of one image that are averaged."""
+    return 1 if plan.question.draws == "all" else plan.question.draws
+
+
+def _averages(run: SharedRun) -> int:
     """Bytes of the sums over images or draws, by group."""
-    members = max(plan.feed.n, 1 if plan.question.draws == "all" else plan.question.draws)
-    cells = sum(math.prod(last - first + 1 for first, last in trf.clipped_box_px) for trf in plan.trfs)
+    members = max(run.feed.n, *map(_draws, run.plans))
+    cells = sum(math.prod(last - first + 1 for first, last in trf.clipped_box_px) for trf in run.trfs)
     return FLOAT64 * min(GROUPS, members) * cells
 
 
-def _measuring(plan: Plan) -> int:
+def _measuring(run: SharedRun) -> int:
     """Bytes taken when the maps are measured, one after the other, after the last pass."""
     return (
-        FIRST_PASS + _averages(plan) + FLOAT64 * MAPS_TO_MEASURE * max(math.prod(trf.reference_px) for trf in plan.trfs)
+        FIRST_PASS + _averages(run) + FLOAT64 * MAPS_TO_MEASURE * max(math.prod(trf.reference_px) for trf in run.trfs)
     )
 
 
@@ -208,7 +216,7 @@ def device_and_dtype(plan: Plan) -> tuple[torch.device, torch.dtype]:
     return plan.model.adapter.device, plan.model.adapter.dtype
 
 
-def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> None:
+def accumulate(run: SharedRun, sums: Sums, batch: Sequence[int], read: Source) -> None:
     """Add a batch of images to the averages: together, or in halves, quarters and so on if that does not fit into
     memory.
 
@@ -216,7 +224,7 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
     over the next time.
 
     Args:
-        plan: What is measured.
+        run: What is measured.
         sums: What the batch is added to.
         batch: Indices of images, ascending.
         read: Gives the part of an image that is needed.
@@ -227,39 +235,40 @@ def accumulate(plan: Plan, sums: Sums, batch: Sequence[int], read: Source) -> No
     """
     done = 0
     while done < len(batch):
-        compare = _compares(plan, sums)
+        compare = _compares(run, sums)
         part = batch[done : done + (1 if compare else sums.batch_size)]
         try:
-            x, images = _load(plan, sums, part, read)
+            x, images = _load(run, sums, part, read)
             if images:
-                every = batch_contributions(plan, x, images, most=sums.batch_size, compare=compare)
-                for number, found in enumerate(every):
-                    _add(sums, number, images, list(found))
+                every = batch_contributions(run, x, images, most=sums.batch_size, compare=compare)
+                for numbers, draws in every:
+                    _add(sums, numbers, images, [*draws])
             done += len(part)
         except ErfscopeError:
             raise
         except Exception as error:  # anything a model may raise
             if not ran_out(error) or len(part) == 1:
-                raise model_failed(plan.model.label, plan.model.adapter, error) from error
+                raise model_failed(run.model.label, run.model.adapter, error) from error
             sums.batch_size = len(part) // 2
-            plan.forget_passes()
+            run.forget_passes()
 
 
-def _compares(plan: Plan, sums: Sums) -> bool:
+def _compares(run: SharedRun, sums: Sums) -> bool:
     """Whether the next image is measured alone, with a second backward pass, to tell gradients from rounding noise."""
-    return plan.may_cancel and len(sums.ratios) < len(plan.question.units)
+    return len(sums.ratios) < sum(len(plan.trfs) for plan in run.plans if plan.may_cancel)
 
 
-def _add(sums: Sums, number: int, images: list[int], found: list[Contribution]) -> None:
-    """Add the draws of one unit."""
-    if number not in sums.ratios and (ratio := _ratio(found[0])) is not None:
-        sums.ratios[number] = ratio
-    sums.running[number].add(images, [draw.maps for draw in found], found[0].origin)
+def _add(sums: Sums, numbers: Sequence[int], images: list[int], draws: list[list[Contribution]]) -> None:
+    """Add the draws of one unit, one by one of its references."""
+    for number, found in zip(numbers, zip(*draws, strict=True), strict=True):
+        if number not in sums.ratios and (ratio := _ratio(found[0])) is not None:
+            sums.ratios[number] = ratio
+        sums.running[number].add(images, [draw.maps for draw in found], found[0].origin)
 
 
-def _load(plan: Plan, sums: Sums, indices: Sequence[int], read: Source) -> tuple[Tensor, list[int]]:
+def _load(run: SharedRun, sums: Sums, indices: Sequence[int], read: Source) -> tuple[Tensor, list[int]]:
     """Inputs that can be read, on the model's device, and their indices."""
-    device, dtype = device_and_dtype(plan)
+    device, dtype = device_and_dtype(run.plans[0])
     loaded: list[Tensor] = []
     images: list[int] = []
     for index in indices:
@@ -269,7 +278,7 @@ def _load(plan: Plan, sums: Sums, indices: Sequence[int], read: Source) -> tuple
             loaded.append(read(index))
             images.append(index)
         except ErfscopeError:
-            if not plan.settings.keep_going:
+            if not run.settings.keep_going:
                 raise
             sums.unreadable.append(index)
     if not images:
@@ -296,12 +305,12 @@ def first_readable(plan: Plan, indices: Sequence[int]) -> tuple[int, Tensor]:
 
 
 def batch_contributions(
-    plan: Plan, x: Tensor, images: list[int], *, most: int = 1, compare: bool = False
-) -> Iterator[Iterator[Contribution]]:
+    run: SharedRun, x: Tensor, images: list[int], *, most: int = 1, compare: bool = False
+) -> Iterator[tuple[list[int], Iterator[list[Contribution]]]]:
     """Contributions of a batch to every unit, by the method and with the draws that are planned.
 
     Args:
-        plan: What is measured.
+        run: What is measured.
         x: Inputs (B, C_in, *space), or the part of them that is needed, where the model lies; one alone of other
             methods than the gradient.
         images: Their indices.
@@ -309,16 +318,22 @@ def batch_contributions(
         compare: Also take the norm with random signs, to tell a true gradient from rounding noise.
 
     Yields:
-        For each unit its draws, which are made as they are asked for.
+        For each unit its numbers, one per reference, and its draws, each with one contribution per reference, made as
+        they are asked for.
     """
-    question, adapter, method = plan.question, plan.model.adapter, plan.settings.method
+    adapter, method = run.model.adapter, run.settings.method
     if method == "gradient":
-        return of_units(plan.passes(len(images), most), x, question, images, compare=compare)
-    if by_removal(plan.settings):
-        return removal_draws(adapter, x, question)
-    from erfscope.core.run.attribution.captum_methods import captum_draws
+        yield from of_units(run.passes(len(images), most), x, images, compare=compare)
+        return
+    (plan,) = run.plans
+    if by_removal(run.settings):
+        every = removal_draws(adapter, x, plan.question)
+    else:
+        from erfscope.core.run.attribution.captum_methods import captum_draws
 
-    return captum_draws(adapter, x, question, images[0], method=method, compare=compare)
+        every = captum_draws(adapter, x, plan.question, images[0], method=method, compare=compare)
+    for number, draws in enumerate(every):
+        yield [number], ([draw] for draw in draws)
 
 
 def _ratio(draw: Contribution) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 from erfscope.core.graph.graph import RecordedGraph, name_of, shape_of, value
 from erfscope.core.graph.places import describe, module_of
-from erfscope.core.graph.rules.parts import Part
+from erfscope.core.graph.rules.parts import Part, PartStep
 from erfscope.core.graph.rules.products import attention, einsum, linear, product
 from erfscope.core.graph.rules.reading import OPERATIONS, UNNAMED, Call, Rule, call_of
 from erfscope.core.graph.rules.windows import convolution
@@ -66,9 +66,13 @@ def _cached(count: Callable[[Crop], T]) -> Callable[[Crop], T]:
 @_cached
 def cropped_giga_multiply_adds(crop: Crop) -> tuple[float, float]:
     """Those of a crop for one image, and those of the same operations whole."""
-    cropped = sum(multiply_adds(step.node, _cells(step.part)) for step in crop.steps) / crop.images
     whole = sum(multiply_adds(step.node, math.prod(shape_of(step.node))) for step in crop.steps)
-    return cropped / 1e9, whole / shape_of(crop.graph.inputs[0])[0] / 1e9
+    return giga_multiply_adds_of(crop.steps) / crop.images, whole / shape_of(crop.graph.inputs[0])[0] / 1e9
+
+
+def giga_multiply_adds_of(steps: Iterable[PartStep]) -> float:
+    """Multiply-adds of operations on the parts of all images that go through together, in 10^9."""
+    return sum(multiply_adds(step.node, _cells(step.part)) for step in steps) / 1e9
 
 
 def multiply_adds(node: fx.Node, cells: int) -> int:
@@ -129,7 +133,7 @@ def pass_bytes(crop: Crop) -> int:
     """
     needing = {source for step in crop.steps if step.call.name not in _NEED_NOT for source in step.needed}
     kept = most = 0
-    depends = {crop.reference.node}
+    depends = {*crop.references}
     for step in crop.steps:
         size = _bytes(step.node, step.part)
         most = max(most, size + sum(_bytes(node, part) for node, part in step.needed.items() if node in crop.parts))
@@ -138,9 +142,10 @@ def pass_bytes(crop: Crop) -> int:
             kept += size * (step.node in needing or step.call.name in _KEEP_RESULT)
             kept += INT64 * _cells(step.part) * step.call.name.startswith("max_pool")
     image = _bytes(crop.graph.inputs[0], crop.parts.get(crop.graph.inputs[0], ()))
-    reference = image if crop.is_of_image else _bytes(crop.reference.node, ()) or image
-    itemsize = value(crop.reference.node).dtype.itemsize
-    last = reference + 2 * FLOAT64 * reference // itemsize
+    last = 0
+    for node in crop.references:
+        reference = image if node is crop.graph.inputs[0] else _bytes(node, ()) or image
+        last += reference + 2 * FLOAT64 * reference // value(node).dtype.itemsize
     total: int = (2 * image + kept + max(2 * most, last)) // crop.images
     return total
 

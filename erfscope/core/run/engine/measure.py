@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -19,10 +19,13 @@ from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.outcome import build_result, pending_result, unusual_values
 from erfscope.core.run.engine.plan import NO_CALLBACKS, Callbacks, Plan, RunReport, Source, Sums, map_of, plan_run
 from erfscope.core.run.engine.running_sums import RunningSums
+from erfscope.core.run.engine.shared_run import SharedRun, groups, may_share
+from erfscope.core.run.parallel import RankGone
 from erfscope.core.run.parallel.process_group import all_reduce_sums
+from erfscope.core.system.denormals import denormals_as_zero
 from erfscope.core.system.precision import float32_precision
 from erfscope.core.system.restore import one_thread, same_random_numbers
-from erfscope.core.values.errors import ErfscopeError
+from erfscope.core.values.errors import ErfscopeError, MeasurementError
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,27 +124,63 @@ def _same(wanted: Result, earlier: Sequence[Result]) -> Result | None:
     return found
 
 
+class Questions:
+    """All that is asked of one model. Some are measured by the passes of another one; their sums wait for their turn.
+
+    Args:
+        settings: Of each measurement; they name its layer.
+    """
+
+    def __init__(self, settings: Iterable[Settings]) -> None:
+        self._settings = [*settings]
+        #: Plans that may go through together; None before the first is measured.
+        self._groups: list[list[Plan]] | None = None
+        #: What was summed up for later measurements.
+        self.summed: dict[Plan, Sums] = {}
+
+    def summed_of(self, layer: str | None) -> list[Plan]:
+        """The plans of a layer that have their sums."""
+        return [plan for plan in self.summed if plan.settings.layer == layer]
+
+    def beside(self, plan: Plan) -> list[Plan]:
+        """The plans that may go through together with one; a plan that fails does so when its turn comes."""
+        if self._groups is None:
+            others = list[Plan]()
+            for settings in self._settings if may_share(plan) else ():
+                if settings != plan.settings:
+                    with contextlib.suppress(ErfscopeError), same_random_numbers():
+                        other = plan_run(plan.model, plan.feed, settings, settings.layer or "")
+                        others += [other] if other.cropped_gmacs else []
+            self._groups = groups([plan, *others])
+        group = next((each for each in self._groups if any(own.settings == plan.settings for own in each)), [])
+        return [each for each in group if each.settings != plan.settings]
+
+    def give_up(self) -> None:
+        """Let each be measured alone from now on."""
+        self._groups = []
+
+
 def measure_units(
     model: OpenModel,
     feed: Images,
     settings: Settings,
     *,
-    layer: str | None = None,
     callbacks: Callbacks = NO_CALLBACKS,
     earlier: Sequence[Result] = (),
     additions: Sequence[Addition] = (),
+    questions: Questions | None = None,
 ) -> list[Result]:
     """Measure the units of one layer on every input of ``feed``.
 
     Args:
         model: The model, already on the device and in the dtype asked for.
         feed: The inputs.
-        settings: Layer, units, convention, method and all other options.
-        layer: Layer name; the settings' or the model's default layer if None.
+        settings: Layer (the model's default one if None), units, convention, method and all other options.
         callbacks: What is called meanwhile.
         earlier: Results of the same settings: those that are finished are not measured again, and those that were
             stopped are added to.
         additions: What is computed of the results beside their maps, once every image was seen.
+        questions: All that is asked of the model, of which some may be measured now, where that takes less.
 
     Returns:
         One result per unit, in the order asked for; none where the run was stopped before the first image.
@@ -150,53 +189,95 @@ def measure_units(
         ErfscopeError: unknown layer, unit, convention or method, or an unreadable image without ``keep_going``.
         MeasurementError: the model fails, or the layer has no spatial map.
     """
+    if questions is not None:
+        for plan in questions.summed_of(settings.layer):
+            if plan.settings == settings:
+                return _results(plan, questions.summed.pop(plan), callbacks, additions)
     with same_random_numbers():
-        plan = plan_run(model, feed, settings, layer or settings.layer or model.adapter.default_layer)
+        plan = plan_run(model, feed, settings, settings.layer or model.adapter.default_layer)
     # Results that lack what is asked for are measured again.
     fields = [addition.field for addition in additions if addition.field]
     earlier = [r for r in earlier if r.part or not r.ok or all(getattr(r, field) is not None for field in fields)]
     sums = plan.sums()
-    with one_thread() if plan.is_small else contextlib.nullcontext():
-        if (finished := resume_run(plan, sums, earlier)) is not None:
-            return finished
-        with plan.process_group.agreeing() as widths:
-            needs = _with_batches(plan, sums)
-            widths.own = sums.planned
-        callbacks.tell(f"{model.label} · {plan.site.layer}: {estimate(plan, needs, sums.batch_size)}")
-        callbacks.progress(sums.seen, len(plan.indices))
-        rounds = list(_rounds(plan, sums.seen, min(widths.all) * plan.process_group.size))
-        shares = [index for first, last in rounds for index in _share(plan, first, last)]
-        with prefetched(plan, shares, keep=sums.planned) as read, float32_precision(tf32=settings.tf32):
-            for first, last in rounds:
-                with plan.process_group.agreeing() as stops:
-                    accumulate(plan, sums, _share(plan, first, last), read)
-                    stops.own = callbacks.stop()
-                sums.seen = last
-                callbacks.progress(sums.seen, len(plan.indices))
-                sums.stopped = any(stops.all) and sums.seen < len(plan.indices)
-                if sums.stopped or _is_enough(plan, sums):
-                    break
-        return _results(plan, _reduced(plan, sums), callbacks, additions)
+    if (finished := resume_run(plan, sums, earlier)) is not None:
+        return finished
+    begun = {plan: sums}
+    for each in [] if questions is None else questions.beside(plan):
+        own = each.sums()
+        with contextlib.suppress(ErfscopeError):
+            if resume_run(each, own, earlier) is None and own.seen == sums.seen:
+                begun[each] = own
+    group = next(each for each in groups([*begun]) if plan in each) if len(begun) > 1 else [plan]
+    run, found = SharedRun(*group), dict[Plan, Sums]()
+    sums, total = run.sums([begun[each] for each in group]), len(run.indices)
+    try:
+        with _computing(run):
+            with run.process_group.agreeing() as widths:
+                needs = _with_batches(run, sums)
+                widths.own = sums.planned
+            layers = ", ".join(dict.fromkeys(each.site.layer for each in group))
+            callbacks.tell(f"{model.label} · {layers}: {estimate(run, needs, sums.batch_size)}")
+            callbacks.progress(sums.seen, total)
+            rounds = list(_rounds(run, sums.seen, min(widths.all) * run.process_group.size))
+            shares = [index for first, last in rounds for index in _share(run, first, last)]
+            with prefetched(run, shares, keep=sums.planned) as read, float32_precision(tf32=settings.tf32):
+                for first, last in rounds:
+                    with run.process_group.agreeing() as stops:
+                        accumulate(run, sums, _share(run, first, last), read)
+                        stops.own = callbacks.stop()
+                    sums.seen = last
+                    callbacks.progress(sums.seen, total)
+                    sums.stopped = any(stops.all) and sums.seen < total
+                    if sums.stopped or _is_enough(run, sums):
+                        break
+            found = dict(zip(group, run.sums_of(_reduced(run, sums)), strict=True))
+    except RankGone:
+        raise
+    except MeasurementError:
+        if len(group) == 1:
+            raise
+    if questions is not None and not _are_their_own(found):
+        # What failed may be another layer's, or the memory of all.
+        questions.give_up()
+        del run, sums, begun, found
+        return measure_units(model, feed, settings, callbacks=callbacks, earlier=earlier, additions=additions)
+    own = found.pop(plan)
+    if questions is not None:
+        questions.summed |= found
+    return _results(plan, own, callbacks, additions)
 
 
-def _with_batches(plan: Plan, sums: Sums) -> tuple[Need, ...]:
+def _are_their_own(found: Mapping[Plan, Sums]) -> bool:
+    """Whether sums are there, and those of several plans are what each has alone: a gradient of zero times an infinite
+    derivative, of cells that only another one needs, is not a number."""
+    return len(found) == 1 or (bool(found) and not any(a.nan_images for sums in found.values() for a in sums.averages))
+
+
+@contextlib.contextmanager
+def _computing(run: SharedRun) -> Iterator[None]:
+    """Denormal numbers as zero, and one thread where a pass takes no longer than threads that wait for each other."""
+    with one_thread() if run.is_small else contextlib.nullcontext(), denormals_as_zero():
+        yield
+
+
+def _with_batches(run: SharedRun, sums: Sums) -> tuple[Need, ...]:
     """Plan the batches, which may fail on one rank alone; return the memory they take."""
-    batches = plan_batches(plan)
+    batches = plan_batches(run)
     sums.planned, sums.batch_size = batches.planned, batches.batch_size
     return batches.needs
 
 
-def _is_enough(plan: Plan, sums: Sums) -> bool:
+def _is_enough(run: SharedRun, sums: Sums) -> bool:
     """Whether the error that was asked for is reached, where it is time to look at it."""
-    target = plan.settings.until_se
-    if target is None or sums.seen not in places_of_looks(len(plan.indices)):
+    target = run.settings.until_se
+    if target is None or sums.seen not in places_of_looks(len(run.indices)):
         return False
-    whole, sums.is_precise_enough = _reduced(plan, sums), True
+    whole, sums.is_precise_enough = _reduced(run, sums), True
     for number, (own, average) in enumerate(zip(sums.averages, whole.averages, strict=True)):
         if not average.groups:  # every gradient so far is zero
             sums.is_precise_enough = False
             continue
-        r50 = look(map_of(plan, whole, number), average)
+        r50 = look(map_of(run.plans[0], whole, number), average)
         own.looks, own.spread = average.looks, average.spread
         sums.is_precise_enough &= r50.se is not None and r50.se <= target * float(r50)
     return sums.is_precise_enough
@@ -213,8 +294,10 @@ def _results(plan: Plan, sums: Sums, callbacks: Callbacks, additions: Sequence[A
         observed=tuple(plan.model.adapter.examine(lambda: _first(plan))) if some_readable else (),
     )
     results = [build_result(plan, sums, report, number) for number in range(len(plan.question.units))]
-    for addition in () if sums.stopped else additions:
-        results = addition.compute(plan, sums, results, callbacks)
+    if additions and not sums.stopped:
+        with _computing(SharedRun(plan)):
+            for addition in additions:
+                results = addition.compute(plan, sums, results, callbacks)
     return [replace(result, seconds=time.perf_counter() - sums.started) for result in results]
 
 
@@ -225,25 +308,25 @@ def _first(plan: Plan) -> Tensor:
     return x.to(device=device, dtype=dtype)
 
 
-def _share(plan: Plan, first: int, last: int) -> Sequence[int]:
+def _share(run: SharedRun, first: int, last: int) -> Sequence[int]:
     """This rank's images of a round."""
-    return plan.process_group.share(plan.indices[first:last])
+    return run.process_group.share(run.indices[first:last])
 
 
-def _rounds(plan: Plan, seen: int, width: int) -> Iterator[tuple[int, int]]:
+def _rounds(run: SharedRun, seen: int, width: int) -> Iterator[tuple[int, int]]:
     """Places in the run's images, from one to the next: ``width`` at a time, and no further than the next check of the
     error."""
-    total, at = len(plan.indices), seen
-    looks = places_of_looks(total) if plan.settings.until_se is not None else []
+    total, at = len(run.indices), seen
+    looks = places_of_looks(total) if run.settings.until_se is not None else []
     while at < total:
         end = min(at + width, total, next((each for each in looks if each > at), total))
         yield at, end
         at = end
 
 
-def _reduced(plan: Plan, sums: Sums) -> Sums:
+def _reduced(run: SharedRun, sums: Sums) -> Sums:
     """The sums of all ranks together."""
-    process_group = plan.process_group
+    process_group = run.process_group
     if process_group.size == 1:
         return sums
     gathered = process_group.all_gather(lambda: (sums.unreadable, sums.ratios, sums.planned, sums.batch_size))
@@ -253,7 +336,8 @@ def _reduced(plan: Plan, sums: Sums) -> Sums:
     return replace(
         sums,
         running=[
-            RunningSums(all_reduce_sums(average, process_group, device_and_dtype(plan)[0])) for average in sums.averages
+            RunningSums(all_reduce_sums(average, process_group, device_and_dtype(run.plans[0])[0]))
+            for average in sums.averages
         ],
         unreadable=sorted(index for found, *_ in gathered for index in found),
         ratios=ratios,
@@ -263,17 +347,17 @@ def _reduced(plan: Plan, sums: Sums) -> Sums:
 
 
 @contextlib.contextmanager
-def prefetched(plan: Plan, indices: Sequence[int], *, keep: int) -> Iterator[Source]:
+def prefetched(run: SharedRun, indices: Sequence[int], *, keep: int) -> Iterator[Source]:
     """Yield what gives these images, read ahead in this order where the settings ask for workers.
 
     Args:
-        plan: What is measured.
+        run: What is measured.
         indices: Ascending.
         keep: How many images are kept ready.
     """
-    workers = min(plan.settings.workers, len(indices))
+    workers = min(run.settings.workers, len(indices))
     if workers < 1:
-        yield plan.read
+        yield run.read
         return
-    with contextlib.closing(Prefetcher(plan.feed, indices, plan.box, workers=workers, keep=keep)) as ahead:
+    with contextlib.closing(Prefetcher(run.feed, indices, run.box, workers=workers, keep=keep)) as ahead:
         yield ahead

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,12 +16,12 @@ from erfscope.core.answer import from_sums
 from erfscope.core.answer.convention import CONVENTIONS, Convention, convention_of
 from erfscope.core.answer.maps.accumulator import MIN_GROUPS, MapAccumulator
 from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.graph.run import Crop, Forward
+from erfscope.core.graph.run import Crop
 from erfscope.core.graph.site import Site
 from erfscope.core.images.feed import Images
 from erfscope.core.request.settings import Settings, by_removal
-from erfscope.core.run.attribution.forward import Draws, ForwardPass, GraphForward, ModelForward, Question
-from erfscope.core.run.engine.cost import cropped_giga_multiply_adds, may_cancel, pass_bytes
+from erfscope.core.run.attribution.forward import Draws, ModelForward, Question
+from erfscope.core.run.engine.cost import cropped_giga_multiply_adds, may_cancel
 from erfscope.core.run.engine.model import OpenModel
 from erfscope.core.run.engine.running_sums import RunningSums
 from erfscope.core.run.parallel import SINGLE, ProcessGroup, current
@@ -31,18 +31,11 @@ from erfscope.core.values.finding import Finding
 from erfscope.core.values.model_facts import Preprocess
 from erfscope.core.values.names import INPUT, is_input
 from erfscope.core.values.shard import Shard, parse
-from erfscope.core.values.unit import CENTRE, GRID_LIMIT, Box, Trf, Unit, around, is_every_unit
+from erfscope.core.values.unit import CENTRE, GRID_LIMIT, Trf, Unit, is_every_unit
 from erfscope.core.values.unit_kind import CLASS, by_kind, kind_of, split_kind
 
-#: A forward pass, and the units that are read of its map.
-Pass = tuple[ForwardPass, Sequence[Unit]]
 #: Index of an image -> (1, C_in, *space), the part of it that is needed, on the CPU.
 Source = Callable[[int], Tensor]
-
-
-#: Below these multiply-adds (10^9) and bytes a pass of one image takes a millisecond, and one thread is as fast as two
-#: that have nothing else to do.
-SMALL_GMACS, SMALL_BYTES = 0.005, 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +53,7 @@ class Callbacks:
 NO_CALLBACKS = Callbacks()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
     """The plan of one measurement. Lists have one entry per unit."""
 
@@ -73,30 +66,22 @@ class Plan:
     plain_reason: str | None
     #: Who shares the run.
     process_group: ProcessGroup = SINGLE
-    _passes: dict[int, list[Pass]] = field(default_factory=dict, init=False)
 
     @cached_property
     def crops(self) -> list[Crop]:
         """The operations that the units need of one image; none where the model itself is run."""
+        return self.crops_of(1, 1)
+
+    def crops_of(self, images: int, most: int) -> list[Crop]:
+        """Those of a batch of so many images, of at most ``most``."""
         if self.plain_reason is not None:
             return []
-        return self.model.crops(self.site, [unit.index for unit in self.question.units])
+        return self.model.crops(self.site, [unit.index for unit in self.question.units], images=images, most=most)
 
     @cached_property
     def cropped_gmacs(self) -> list[tuple[float, float]]:
         """Multiply-adds of one image in 10^9, and those of the same operations whole: of each crop, or of the model."""
         return [cropped_giga_multiply_adds(crop) for crop in self.crops or [self.model.whole(self.site)]]
-
-    @property
-    def is_small(self) -> bool:
-        """Whether a pass takes no longer than threads that wait for each other."""
-        taken, _ = max(self.cropped_gmacs)
-        return taken < SMALL_GMACS and self.pass_bytes < SMALL_BYTES
-
-    @cached_property
-    def pass_bytes(self) -> int:
-        """Bytes that the pass of one image takes."""
-        return max(map(pass_bytes, self.crops or [self.model.whole(self.site)]))
 
     @cached_property
     def may_cancel(self) -> bool:
@@ -115,24 +100,6 @@ class Plan:
         dtype = None if amp_dtype is None else getattr(torch, amp_dtype)
         return ModelForward(self.model.adapter, self.question, dtype)
 
-    def passes(self, images: int, most: int) -> list[Pass]:
-        """The forward passes of a batch of so many images, of at most ``most``, made once."""
-        if not self.crops:
-            return [(self.model_forward, self.question.units)]
-        if images not in self._passes:
-            asked, tensors = self.question, self.model.adapter.tensors()
-            indices, first = [unit.index for unit in asked.units], [low for low, _ in self.box or ()]
-            crops = self.model.crops(self.site, indices, images=images, most=most)
-            forwards = (GraphForward(Forward(crop, tensors), first, asked.place) for crop in crops)
-            # A crop has its units in a row.
-            rows = ([replace(asked.units[0], index=(place,)) for place in range(len(crop.units))] for crop in crops)
-            self._passes[images] = list(zip(forwards, rows, strict=True))
-        return self._passes[images]
-
-    def forget_passes(self) -> None:
-        """Free the weights that passes of larger batches have derived, once one did not fit into memory."""
-        self._passes.clear()
-
     @property
     def shard(self) -> Shard | None:
         """Which of several equal parts of the images is measured; None for all of them."""
@@ -142,15 +109,6 @@ class Plan:
     def indices(self) -> range:
         """The images to measure."""
         return range(self.feed.n) if self.shard is None else self.shard.indices(self.feed.n)
-
-    @property
-    def box(self) -> Box | None:
-        """The part of every image that is needed; None for all of it."""
-        return around([crop.image for crop in self.crops]) if self.crops else None
-
-    def read(self, index: int) -> Tensor:
-        """Return the part of an image that is needed, (1, C_in, *space), on the CPU."""
-        return self.feed.batch([index], self.box)
 
     def sums(self, images: int | None = None) -> Sums:
         """Return empty sums, of so many images instead of all."""
