@@ -99,6 +99,13 @@ class Commands(click.RichGroup):
             return self.commands.get(cmd_name)
         return click.RichCommand(name=cmd_name, help=f"from {package(others()[cmd_name])}")
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; without any show the help, as of what could not be started, in all releases of click."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
     def format_help(self, ctx: click.RichContext, formatter: click.RichHelpFormatter) -> None:  # type: ignore[override]
         """Write the help, with a panel for the commands of other packages."""
         self.panels = [each for each in self.panels if each.name != OTHERS]
