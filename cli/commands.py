@@ -29,6 +29,7 @@ PANELS = {
         "explore": "erfscope.apps.explore.command:explore",
         "layers": "erfscope.cli.layers:layers",
         "advise": "erfscope.apps.advise.command:advise",
+        "lam": "erfscope.apps.lam.command:lam",
         "tile": "erfscope.apps.tile.command:tile",
         "merge": "erfscope.cli.measure:merge",
     },

@@ -19,6 +19,8 @@ from erfscope.apps.lab import studies as studies
 from erfscope.apps.lab import theory as theory
 from erfscope.apps.lab.influence_matrix import Influence as Influence
 from erfscope.apps.lab.influence_matrix import influence as influence
+from erfscope.apps.lam.lam import lam as lam
+from erfscope.apps.lam.maps import Lam as Lam
 from erfscope.apps.monitor.monitor import ErfMonitor as ErfMonitor
 from erfscope.apps.tile.budget import HaloBudget as HaloBudget
 from erfscope.apps.tile.budget import seams as seams

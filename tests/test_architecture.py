@@ -129,7 +129,7 @@ def test_the_core_knows_no_library_of_models_and_no_command_line(package):
         (
             "matplotlib",
             {path.relative_to(ROOT).as_posix() for path in FILES if path.parts[-2] == "figures"}
-            | {"erfscope/apps/tile/figure.py"},
+            | {"erfscope/apps/lam/figure.py", "erfscope/apps/tile/figure.py"},
         ),
         ("cv2", {"erfscope/show/view/terminal/heatmap.py", "cli/doctor.py"}),
         ("jinja2", {"erfscope/show/view/page.py"}),

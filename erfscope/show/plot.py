@@ -4,7 +4,7 @@ from erfscope.show.drawn import brightness
 from erfscope.show.figures.canvas import drawing, figure_bytes, finish, sheet, write_title
 from erfscope.show.figures.charts import draw
 from erfscope.show.figures.front import Point, front_figure
-from erfscope.show.figures.lettering import write_over
+from erfscope.show.figures.lettering import name_lines, write_over
 from erfscope.show.figures.lines import COLOURS, ROUND, line_style, scale_axis, tidy
 from erfscope.show.figures.maps import colour_map
 from erfscope.show.figures.panels import panel_with_expected
@@ -24,6 +24,7 @@ __all__ = [
     "finish",
     "front_figure",
     "line_style",
+    "name_lines",
     "panel_with_expected",
     "scale_axis",
     "sheet",

@@ -7,21 +7,21 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from threading import get_ident
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from erfscope.core.adapter import Adapter
 from erfscope.core.answer.result import Cost
 from erfscope.core.graph.default_layer import default_layer
 from erfscope.core.graph.record import UNRECORDED, RecordingError
 from erfscope.core.graph.recording import LayerRecord, Recording
-from erfscope.core.graph.run import Crop
+from erfscope.core.graph.run import Crop, Forward
 from erfscope.core.graph.site import Site
 from erfscope.core.request.request import STAGES, Request, is_several
 from erfscope.core.run.engine.cost import cropped_giga_multiply_adds, forward_bytes, giga_multiply_adds
@@ -33,7 +33,7 @@ from erfscope.core.values.errors import ErfscopeError, MeasurementError, unknown
 from erfscope.core.values.finding import Finding
 from erfscope.core.values.model_facts import Weights
 from erfscope.core.values.names import IMAGE, OUTPUT
-from erfscope.core.values.unit import CENTRE, UnitWord
+from erfscope.core.values.unit import CENTRE, Box, UnitWord, inside, sides
 from erfscope.core.values.unit_kind import TOKEN, by_kind, kind_of, split_kind
 
 #: Units that are planned one by one at most, to see whether that is less than all of them together.
@@ -316,6 +316,29 @@ class OpenModel:
             if (found := site.crop(units, images, there)) is not None:
                 return found
         raise RecordingError(f"{site.layer!r} is not found in a pass of {images} images")
+
+    def part_pass(self, site: Site, part: Box, images: int) -> Callable[[Tensor], Tensor]:
+        """A forward pass of so many images that gives a part of a layer's map: inputs (B, C_in, *space) -> (B, C,
+        *part), by the operations that the part needs where the model's pass can be cut, else by the whole model.
+
+        Args:
+            site: The layer, with respect to the image.
+            part: Its first cell and last + 1 along each axis.
+            images: How many go through together.
+
+        Raises:
+            RecordingError: the model cannot be recorded with so many images.
+        """
+        if site.plain_reason is not None or site.layout.grid or site.layout.batch_dim is None:
+            return lambda x: self.adapter.features(x, site).map[inside(part)]
+        # Of a tensor that units read, all rows and columns with one of them are computed: of a diagonal the whole box.
+        steps = range(max(sides(part)))
+        diagonal = tuple(tuple([min(first + step, stop - 1) for first, stop in part]) for step in steps)
+        crop = self._crop(site, diagonal, images, images, self.adapter)
+        (target,) = crop.targets
+        needed = replace(crop, targets=(target._replace(units=()),))
+        forward = Forward(needed, self.adapter.tensors())
+        return lambda x: forward(x[inside(needed.image)])[0][0]
 
     def whole(self, site: Site, images: int | None = None) -> Crop:
         """All operations up to a layer, whole, for so many images, or as many as were recorded."""

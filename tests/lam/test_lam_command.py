@@ -1,0 +1,120 @@
+"""``erfscope lam``: the table, the files, and one line where there is no answer."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import erfscope
+from erfscope.apps.lam.attribution import GRADIENTS, MAPS
+
+NETS = """
+from torch import nn
+
+def small():
+    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 12, 3, padding=1), nn.PixelShuffle(2))
+
+def large():
+    return nn.Sequential(nn.Conv2d(3, 6, 7, padding=3), nn.ReLU(), nn.Conv2d(6, 12, 7, padding=3), nn.PixelShuffle(2))
+"""
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_environment: None) -> None:
+    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "lr").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        Image.fromarray(rng.integers(0, 256, (20, 20 + 4 * number, 3), dtype=np.uint8)).save(
+            f"{tmp_path}/lr/{number}.png"
+        )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture
+def run(command: Run) -> Run:
+    return lambda *arguments: command("lam", *arguments)
+
+
+ASKED = ("--image", "lr/0.png", "--window", "10,12,8", "--steps", "5")
+
+
+@pytest.mark.slow
+def test_a_table_compares_models_over_the_images_of_a_folder(run: Run) -> None:
+    path = ("--steps", "5", "--gradient-at", "middle")
+    code, out, _ = run("nets.py:small", "nets.py:large", "--image", "lr", "--window", "grid:2", *path)
+    assert code == 0
+    assert out.splitlines()[0] == "Local attribution of 16 windows in 4 images: nets.py:small, nets.py:large"
+    assert "± standard error over images" in out
+    first, second, minus = (line for line in out.splitlines() if line.startswith("nets.py"))
+    assert "13x13" in first and "21x21" in second  # noqa: PT018
+    assert float(minus.split()[1]) > 0
+
+
+@pytest.mark.slow
+def test_json_csv_latex_and_figures_hold_the_answer(run: Run) -> None:
+    code, out, err = run("nets.py:small", *ASKED, "--json", "-o", "lam.json")
+    assert (code, err) == (0, "erfscope: wrote lam.json\n")
+    found = json.loads(out)
+    assert found == json.loads(Path("lam.json").read_text())
+    (row,) = found["maps"]
+    assert (found["schema"], row["window"], row["trf"]) == ("erfscope-lam-1", [10, 12, 8], "9x9")
+    assert found["path"]["steps"] == 5
+    assert run("nets.py:small", *ASKED, "-o", "lam.json")[0] == 2
+    for name in ("lam.csv", "lam.tex", "lam.md", "lam.png", "lam.pdf"):
+        assert run("nets.py:small", "nets.py:large", *ASKED, "-o", name)[0] == 0
+    rows = list(csv.DictReader(Path("lam.csv").read_text().splitlines()))
+    assert [each["model"] for each in rows] == ["nets.py:small", "nets.py:large"]
+    assert float(rows[0]["di"]) == pytest.approx(row["di"])
+    assert r"\toprule" in Path("lam.tex").read_text()
+    with Image.open("lam.png") as figure:
+        assert figure.width > 600
+
+
+@pytest.mark.slow
+def test_the_command_and_python_give_the_same(run: Run) -> None:
+    found = erfscope.lam(
+        "nets.py:small", "lr/1.png", "texture:2", window_size=6, null=True, path={"steps": 3, "map_of": "root"}
+    )
+    asked = ("--image", "lr/1.png", "--window", "texture:2", "--window-size", "6", "--null", "--steps", "3")
+    assert json.loads(run("nets.py:small", *asked, "--map-of", "root", "--json")[1]) == found.to_json()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--image", "none.png"), "'none.png' does not exist"),
+        (("--image", "lr/0.png", "--window", "10,12,80"), "window 10,12,80 lies outside the output, 40x40 pixels"),
+        (("--image", "lr/0.png", "--hr", "lr"), "--hr names 4 images for 1; give one for each"),
+        (("--hr", "lr/0.png"), "pictures of high resolution alone need --scale"),
+        (("--image", "lr/0.png", "-o", "lam.html"), "lam.html"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(run: Run, arguments: tuple[str, ...], says: str) -> None:
+    code, out, err = run("nets.py:small", *arguments)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_the_command_names_every_way_to_read_a_step_and_a_map() -> None:
+    from erfscope.apps.lam.command import lam
+
+    words = {option.name: option.type.words for option in lam.params if option.name in ("gradient_at", "map_of")}
+    assert words == {"gradient_at": tuple(GRADIENTS), "map_of": tuple(MAPS)}
+
+
+def test_random_weights_are_said_to_be_so(run: Run) -> None:
+    asked = ("--layer", "layer1", *ASKED[:2], "--window", "1,1,2", "--steps", "2", "--weights", "random")
+    code, out, err = run("test_resnet", *asked)
+    assert (code, err) == (0, "")
+    assert "test_resnet: random weights, so that the map is the architecture's" in out
