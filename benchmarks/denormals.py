@@ -39,7 +39,7 @@ SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
     """Denormal numbers as they are."""
-    with patch("erfscope.core.system.precision.denormals_as_zero", contextlib.nullcontext):
+    with patch("erfscope.core.run.engine.measure.denormals_as_zero", contextlib.nullcontext):
         yield
 
 

@@ -48,7 +48,7 @@ class Pair(nn.Module):
 def leaves(images: int, size: Sequence[int] = (SIZE, SIZE)) -> Tensor:
     """Dead leaves, (B, 3, H, W)."""
     source = synthetic("leaves", samples=images, seed=0, size=tuple(size), channels=3)
-    pixels = torch.stack([torch.from_numpy(source.pixels(index)) for index in range(images)])
+    pixels = torch.stack([torch.tensor(source.pixels(index)) for index in range(images)])
     return pixels.movedim(-1, 1).float() / 127.5 - 1
 
 
