@@ -6,8 +6,6 @@ models are run whole, for the reason in ``missing``; where one of the others is,
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import sys
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -117,12 +115,3 @@ def inside_compiled(module: object) -> nn.Module | None:
 def compiler_is_loaded() -> bool:
     """Return whether Dynamo, which takes seconds to load, has been loaded, as it is wherever something is compiled."""
     return "torch._dynamo" in sys.modules
-
-
-@functools.cache
-def openmp_parallel() -> Any:
-    """``GOMP_parallel`` of the OpenMP library that PyTorch computes with, which calls a function in each thread; None
-    where PyTorch's threads are of another kind."""
-    with contextlib.suppress(AttributeError, OSError):
-        return ctypes.CDLL(torch._C.__file__).GOMP_parallel
-    return None

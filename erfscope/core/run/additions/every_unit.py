@@ -26,7 +26,6 @@ from erfscope.core.run.engine.batch import FLOAT64, MOST_IMAGES, MOST_PIXELS, Ne
 from erfscope.core.run.engine.plan import Callbacks, Plan, Sums, axes_of
 from erfscope.core.run.engine.running_sums import on_reference
 from erfscope.core.run.engine.shared_run import SharedRun
-from erfscope.core.system.denormals import denormals_as_zero
 from erfscope.core.system.environment import available_bytes, ran_out
 from erfscope.core.system.model_errors import model_failed
 from erfscope.core.system.precision import float32_precision
@@ -141,7 +140,7 @@ def with_positions(plan: Plan, sums: Sums, results: list[Result], callbacks: Cal
     (result,) = results
     if result.status == "error":
         return results
-    with float32_precision(tf32=plan.settings.tf32), denormals_as_zero():
+    with float32_precision(tf32=plan.settings.tf32):
         found = positions_of(plan, sums, callbacks)
     if found is not None:
         return [replace(result, positions=found)]

@@ -16,7 +16,6 @@ from erfscope.core.answer.convention import Convention
 from erfscope.core.graph.run import Forward
 from erfscope.core.graph.site import Site
 from erfscope.core.run.attribution.readout import as_leaf
-from erfscope.core.system.denormals import denormals_as_zero
 from erfscope.core.system.precision import float32_precision
 from erfscope.core.system.sound_kernels import SoundKernels
 from erfscope.core.values.errors import MeasurementError
@@ -179,7 +178,7 @@ def sound_gradients(device: torch.device) -> Iterator[None]:
     Args:
         device: Where the function's tensors lie.
     """
-    with float32_precision(tf32=False), denormals_as_zero(), guarded(device):
+    with float32_precision(tf32=False), guarded(device):
         yield
 
 

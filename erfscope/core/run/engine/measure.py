@@ -22,7 +22,6 @@ from erfscope.core.run.engine.running_sums import RunningSums
 from erfscope.core.run.engine.shared_run import SharedRun, groups, may_share
 from erfscope.core.run.parallel import RankGone
 from erfscope.core.run.parallel.process_group import all_reduce_sums
-from erfscope.core.system.denormals import denormals_as_zero
 from erfscope.core.system.precision import float32_precision
 from erfscope.core.system.restore import one_thread, same_random_numbers
 from erfscope.core.values.errors import ErfscopeError, MeasurementError
@@ -255,8 +254,8 @@ def _are_their_own(found: Mapping[Plan, Sums]) -> bool:
 
 @contextlib.contextmanager
 def _computing(run: SharedRun) -> Iterator[None]:
-    """Denormal numbers as zero, and one thread where a pass takes no longer than threads that wait for each other."""
-    with one_thread() if run.is_small else contextlib.nullcontext(), denormals_as_zero():
+    """One thread where a pass takes no longer than threads that wait for each other."""
+    with one_thread() if run.is_small else contextlib.nullcontext():
         yield
 
 
