@@ -210,7 +210,7 @@ def measure_units(
     run, found = SharedRun(*group), dict[Plan, Sums]()
     sums, total = run.sums([begun[each] for each in group]), len(run.indices)
     try:
-        with _computing(run):
+        with _threads_of(run):
             with run.process_group.agreeing() as widths:
                 needs = _with_batches(run, sums)
                 widths.own = sums.planned
@@ -252,11 +252,9 @@ def _are_their_own(found: Mapping[Plan, Sums]) -> bool:
     return len(found) == 1 or (bool(found) and not any(a.nan_images for sums in found.values() for a in sums.averages))
 
 
-@contextlib.contextmanager
-def _computing(run: SharedRun) -> Iterator[None]:
+def _threads_of(run: SharedRun) -> contextlib.AbstractContextManager[None]:
     """One thread where a pass takes no longer than threads that wait for each other."""
-    with one_thread() if run.is_small else contextlib.nullcontext():
-        yield
+    return one_thread() if run.is_small else contextlib.nullcontext()
 
 
 def _with_batches(run: SharedRun, sums: Sums) -> tuple[Need, ...]:
@@ -294,7 +292,7 @@ def _results(plan: Plan, sums: Sums, callbacks: Callbacks, additions: Sequence[A
     )
     results = [build_result(plan, sums, report, number) for number in range(len(plan.question.units))]
     if additions and not sums.stopped:
-        with _computing(SharedRun(plan)):
+        with _threads_of(SharedRun(plan)):
             for addition in additions:
                 results = addition.compute(plan, sums, results, callbacks)
     return [replace(result, seconds=time.perf_counter() - sums.started) for result in results]
