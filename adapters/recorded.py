@@ -78,7 +78,7 @@ _places: WeakKeyDictionary[RecordableModel, Places] = WeakKeyDictionary()
 def sharing_recordings() -> Iterator[None]:
     """Inside the block, models of the same spec, options, edits and input size are recorded once for all seeds of their
     weights. Graphs are kept, and no weights, up to :data:`MOST_NODES`; what they are recorded of must not change
-    meanwhile (docs/contract.md, 3)."""
+    meanwhile (docs/graph.md, rule 3)."""
     token = _shared.set({})
     try:
         yield

@@ -93,7 +93,7 @@ class Adapter(Protocol):
 
     @property
     def recording(self) -> Recording:
-        """One recorded pass of the whole model, kept as long as the adapter (docs/contract.md, 4).
+        """One recorded pass of the whole model, kept as long as the adapter (docs/graph.md, rule 4).
 
         Raises:
             MeasurementError: the model cannot run on an input of its size.

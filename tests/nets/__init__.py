@@ -8,7 +8,7 @@ operation, or a net that was reported, is one more row, in the file of this fold
         "A stride-2 map whose cell u stands at 2u, bilinear by two: unit u at u - 0.5."
         return Does(lambda m, x: m.out(up(m.stem(x).tanh())), stem=conv(s=2), out=conv(4))
 
-All lie inside docs/contract.md; a factory's docstring is its claim.
+All lie inside the rules of docs/graph.md; a factory's docstring is its claim.
 """
 
 from __future__ import annotations
