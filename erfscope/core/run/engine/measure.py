@@ -200,15 +200,10 @@ def measure_units(
     sums = plan.sums()
     if (finished := resume_run(plan, sums, earlier)) is not None:
         return finished
-    begun = {plan: sums}
-    for each in [] if questions is None else questions.beside(plan):
-        own = each.sums()
-        with contextlib.suppress(ErfscopeError):
-            if resume_run(each, own, earlier) is None and own.seen == sums.seen:
-                begun[each] = own
-    group = next(each for each in groups([*begun]) if plan in each) if len(begun) > 1 else [plan]
+    begun = {plan: sums} if questions is None else _begun(plan, sums, questions.beside(plan), earlier)
+    group = [*begun]
     run, found = SharedRun(*group), dict[Plan, Sums]()
-    sums, total = run.sums([begun[each] for each in group]), len(run.indices)
+    sums, total = run.sums([*begun.values()]), len(run.indices)
     try:
         with _threads_of(run):
             with run.process_group.agreeing() as widths:
@@ -244,6 +239,17 @@ def measure_units(
     if questions is not None:
         questions.summed |= found
     return _results(plan, own, callbacks, additions)
+
+
+def _begun(plan: Plan, sums: Sums, others: Iterable[Plan], earlier: Sequence[Result]) -> dict[Plan, Sums]:
+    """The plans that go through with one now, itself among them, with sums that have seen the same images."""
+    begun = {plan: sums}
+    for each in others:
+        own = each.sums()
+        with contextlib.suppress(ErfscopeError):
+            if resume_run(each, own, earlier) is None and own.seen == sums.seen:
+                begun[each] = own
+    return {each: begun[each] for group in groups([*begun]) if plan in group for each in group}
 
 
 def _are_their_own(found: Mapping[Plan, Sums]) -> bool:
