@@ -35,7 +35,7 @@ PANELS = {
     },
     "Guard": {"check": "erfscope.apps.gate.command:check"},
     "Science": {"study": "erfscope.apps.lab.command:study"},
-    "Help": {"models": "erfscope.cli.layers:models", "doctor": "erfscope.cli.doctor:doctor"},
+    "Help": {"models": "erfscope.apps.atlas.command:models", "doctor": "erfscope.cli.doctor:doctor"},
 }
 #: The commands of erfscope.
 OWN = {name: EntryPoint(name, place, GROUP) for panel in PANELS.values() for name, place in panel.items()}

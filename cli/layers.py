@@ -1,4 +1,4 @@
-"""``erfscope models`` and ``layers``: what can be measured."""
+"""``erfscope layers``: what can be measured of a model."""
 
 from __future__ import annotations
 
@@ -6,34 +6,12 @@ from typing import Any
 
 import rich_click as click
 
-from erfscope.show.command.console import Text, say
+from erfscope.show.command.console import Text
 from erfscope.show.command.known_names import ModelName
 from erfscope.show.command.options import BUILDING, by_source, keywords, options, table, with_verbose
 
 #: Options of how a model is built; its weights do not matter.
 ASKED = table(*(name for name in BUILDING if name != "checkpoint"))
-
-
-@click.command()
-@click.argument("pattern", required=False, type=ModelName())
-@click.option("--pretrained", is_flag=True, help="Only names that have pretrained weights, with their tags.")
-@with_verbose
-def models(pattern: str | None, pretrained: bool, verbose: bool) -> int:
-    """List timm's model names that match PATTERN, e.g. `'*next*tiny*'`.
-
-    A PATTERN without wildcards matches names that contain it.
-    """
-    from erfscope.core.values.errors import unknown
-    from erfscope.show.command.console import importing_torch
-
-    with importing_torch():
-        from erfscope.adapters.sources.catalogue import model_names
-
-        names = model_names(pattern, pretrained=pretrained)
-    if not names:
-        raise unknown("model", pattern or "", model_names(None, pretrained=pretrained), where="timm")
-    say("\n".join(names))
-    return 0
 
 
 @click.command()

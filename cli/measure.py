@@ -77,6 +77,14 @@ def analyze(model: str | None, **given: Any) -> int:  # noqa: D103
     panel=MANY,
 )
 @click.option(
+    "--atlas",
+    multiple=True,
+    metavar="NAME",
+    type=ModelName(),
+    help="Also a row of this model of timm as kept with erfscope, at random weights; repeatable.",
+    panel=MANY,
+)
+@click.option(
     "--isolate",
     is_flag=True,
     help="Measure each model in its own process; one that crashes is a row with the reason.",
@@ -108,13 +116,14 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
 
     MODEL is named as for `analyze`; `LABEL=MODEL@LAYER` has a layer of its own. RESULT is a stored report's folder.
     Differences are paired, and to the first model under the same settings."""
+    kept = given.pop("atlas")
     models = (*config.asked_models(models),)
     wanted = OutputOptions.from_options(given)
     if not models and wanted.explain:
         from erfscope.cli.explanation import guide
 
         return guide()
-    if not models:
+    if not models and not kept:
         raise ErfscopeError("nothing to compare; try `erfscope compare resnet18 resnet50`")
     from erfscope.cli.running import measured
     from erfscope.core.answer.measures import MEASURES
@@ -129,6 +138,8 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
             raise ErfscopeError(f"--{name.replace('_', '-')} works only with --isolate; add that, or leave it out")
     if isolate and given.pop("of") is not None:
         raise ErfscopeError("--isolate is for models by name, not for checkpoints --of one")
+    if isolate and kept:
+        raise ErfscopeError("--isolate is for models that are measured; name kept rows without it: --atlas")
 
     stored = _stored(models)
     are_stored = len(stored) == len(models)
@@ -138,12 +149,13 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
             from erfscope.core.run.isolated import compare_isolated
 
             return compare_isolated(models, **limits, **keywords)
+        from erfscope.apps.atlas.atlas import models as known_models
         from erfscope.core.run.comparison import compare
 
         if are_stored:
             # What settings files and variables say is for models that are measured.
             keywords = {name: value for name, value in keywords.items() if name not in given or on_command_line(name)}
-        return compare(models, **keywords)
+        return compare([*models, *(known_models(name)[name].erf for name in kept)], **keywords)
 
     return measured(run, wanted, given, models=models, read=stored, sort=sort, hint=not are_stored)
 

@@ -11,6 +11,8 @@ from erfscope.adapters.edits import edit as edit
 from erfscope.adapters.edits import edited as edited
 from erfscope.apps.advise.advice import Advice as Advice
 from erfscope.apps.advise.advice import advise as advise
+from erfscope.apps.atlas.atlas import Atlas as Atlas
+from erfscope.apps.atlas.atlas import models as models
 from erfscope.apps.explore.exploration import explore as explore
 from erfscope.apps.gate import gate as gate
 from erfscope.apps.gate.checks import check as check

@@ -30,6 +30,7 @@ from erfscope.show.view.depth import depth_table as depth_table
 from erfscope.show.view.extras import halo_text as halo_text
 from erfscope.show.view.fit import aligned as aligned
 from erfscope.show.view.table import DASH as DASH
+from erfscope.show.view.table import MISSING as MISSING
 from erfscope.show.view.table import Cell as Cell
 from erfscope.show.view.table import Column as Column
 from erfscope.show.view.table import Note as Note

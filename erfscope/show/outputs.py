@@ -35,15 +35,16 @@ class ShownOutputs:
         return self._drawn(shown, maps=True)
 
     def _drawn(self, shown: Displayed, *, maps: bool) -> Any:
+        if isinstance(shown, Shown):
+            from erfscope.show.view.terminal.table import draw_parts
+
+            return draw_parts(shown.parts())
         from erfscope.show.view.terminal.layers import layer_view
         from erfscope.show.view.terminal.report import draw_report, draw_result
-        from erfscope.show.view.terminal.table import draw_parts
 
-        if isinstance(shown, Result):
-            return draw_result(shown, maps=maps)
-        if isinstance(shown, Report):
-            return draw_report(shown, maps=maps)
-        return layer_view(shown) if isinstance(shown, LayerTable) else draw_parts(shown.parts())
+        if isinstance(shown, LayerTable):
+            return layer_view(shown)
+        return draw_report(shown, maps=maps) if isinstance(shown, Report) else draw_result(shown, maps=maps)
 
     def fragment(self, shown: Displayed) -> str:
         """Any value for a notebook: results with their maps, others as text."""

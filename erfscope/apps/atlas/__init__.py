@@ -1,0 +1,1 @@
+"""What every model of timm is, measured before."""

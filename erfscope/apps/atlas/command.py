@@ -1,0 +1,43 @@
+"""``erfscope models``: timm's models and what is known of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rich_click as click
+
+from erfscope.show import command
+
+
+@click.command()
+@click.argument("pattern", required=False, type=command.ModelName())
+@click.option("--names", is_flag=True, help="Only names, one a line; those that the installed timm has.")
+@click.option("--pretrained", is_flag=True, help="Only names that have pretrained weights, with their tags.")
+@command.options({name: command.OUTPUT_OPTIONS[name] for name in ("format", "json")}, in_panels=False)
+@command.with_verbose
+def models(pattern: str | None, names: bool, pretrained: bool, verbose: bool, **given: Any) -> int:
+    """List timm's models that match PATTERN, e.g. `'*next*tiny*'`, with what is known of each.
+
+    A PATTERN without wildcards matches names that contain it. The numbers are kept with erfscope: nothing is run. ERFs
+    are of random weights; models without one were not measured.
+    """
+    if names or pretrained:
+        from erfscope.core import model_names, unknown
+
+        with command.importing_torch():
+            found = model_names(pattern, pretrained=pretrained)
+        if not found:
+            raise unknown("model", pattern or "", model_names(None, pretrained=pretrained), where="timm")
+        command.say("\n".join(found))
+        return 0
+    from erfscope.apps.atlas.atlas import models as known_models
+
+    known = known_models(pattern)
+    chosen = command.chosen_format(given["format"], given["json"])
+    if chosen == "json":
+        command.print_json(known.to_json())
+    elif chosen == "rich":
+        command.Screen().print(known)
+    else:
+        command.say(known.table(chosen).rstrip("\n"))
+    return 0
