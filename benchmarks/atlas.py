@@ -30,7 +30,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import atlas_page
 import numpy as np
-from zoo_lines import Lines
+from lines import Lines
 
 from erfscope import Report
 from erfscope.apps.atlas.atlas import ERFS, SCHEMA, STRUCTURES

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from csv_rows import print_row
 from torch import Tensor, nn
 from zoo_plain import output_of, written_out_norms
 
@@ -231,14 +232,14 @@ def rows(heads: tuple[Head, ...] = HEADS) -> Iterator[tuple[Head, Any, float]]:
 
 def main() -> None:
     """Print the table."""
-    print("| model | unit | layer | input | centroid_r50 | TRF | off autograd |\n|---|---|---|---|---|---|---|")
+    print_row(("model", "unit", "layer", "input", "centroid_r50", "TRF", "off autograd"))
     wrong = 0
     for head, result, distance in rows():
         wrong += distance > ALLOWED or result.layer != head.expected
         chosen = "" if head.layer else " (default)"
         field = result.trf.global_by or "x".join(map(str, result.trf.size_px))
-        cells = (head.name, f"`{head.unit}`", f"{result.layer}{chosen}", "x".join(map(str, head.size)))
-        print(f"| {' | '.join(cells)} | {result['centroid_r50']} | {field} | {distance:.0e} |", flush=True)
+        cells = (head.name, head.unit, f"{result.layer}{chosen}", "x".join(map(str, head.size)))
+        print_row((*cells, result["centroid_r50"], field, f"{distance:.0e}"))
     sys.exit(bool(wrong))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from csv_rows import print_row
 from heads import SMALL, SWIN, detr, mask2former, transformers_model
 from input_nets import ChangeDetection, CorrelationStereo, Inpainting, PanSharpening, RgbD, Stereo, Tracker
 from torch import Tensor, nn
@@ -306,7 +307,7 @@ def rows(cases: tuple[Case, ...] = CASES) -> Iterator[Row]:
 def main(words: list[str]) -> None:
     """Print the table."""
     warnings.simplefilter("ignore")
-    print("| model | input | layer | unit | TRF | share | off autograd | run |\n|---|---|---|---|---|---|---|---|")
+    print_row(("model", "input", "layer", "unit", "TRF", "share", "off autograd", "run"))
     wrong = 0
     for row in rows(tuple(case for case in CASES if not words or any(word in case.name for word in words))):
         result, case = row.result, row.case
@@ -317,13 +318,13 @@ def main(words: list[str]) -> None:
             case.name,
             f"{result.wrt} {sizes}",
             f"{result.layer}{'' if case.layer else ' (default)'}",
-            f"`{case.unit}`" if case.unit else ",".join(map(str, result.unit.index)),
+            case.unit or ",".join(map(str, result.unit.index)),
             field_ if result.trf.exact else f"at most {field_}",
             f"{float(result['input_share']):.2g}" if len(case.maps) > 1 else "",
             f"{row.map_off:.0e}" + (f", {row.share_off:.0e}" if len(case.maps) > 1 else ""),
             result.computed.path,
         )
-        print(f"| {' | '.join(cells)} |{'' if row.is_right else ' WRONG'}", flush=True)
+        print_row(cells if row.is_right else (*cells, "WRONG"))
     sys.exit(bool(wrong))
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from csv_rows import print_row
 from heads import ALLOWED, SMALL, transformers_model
 from sound_nets import (
     Demucs,
@@ -211,10 +212,10 @@ def is_right(case: Case, result: Any, distance: float, outside: float) -> bool:
     )
 
 
-def line(case: Case, result: Any, distance: float) -> str:
+def cells_of(case: Case, result: Any, distance: float) -> tuple[str, ...]:
     """A row of the table."""
     trf, unit = result.trf, result.unit
-    cells = (
+    return (
         case.name,
         "x".join(map(str, case.shape)),
         result.layer,
@@ -224,21 +225,19 @@ def line(case: Case, result: Any, distance: float) -> str:
         ", ".join(f"{each:.6g}" for each in unit.center_px),
         f"{distance:.0e}",
     )
-    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print the table."""
     warnings.simplefilter("ignore")
     wrong = 0
-    for title, sound in (("Sequences", False), ("Sound", True)):
-        print(f"### {title}\n\n| model | input | layer | map | stride | TRF | unit centre | off autograd |")
-        print("|---|---|---|---|---|---|---|---|")
+    print_row(("kind", "model", "input", "layer", "map", "stride", "TRF", "unit centre", "off autograd"))
+    for kind, sound in (("sequence", False), ("sound", True)):
         for case, result, distance, outside in rows(tuple(case for case in CASES if case.sound is sound)):
             right = is_right(case, result, distance, outside)
             wrong += not right
-            print(line(case, result, distance) + ("" if right else " WRONG"), flush=True)
-        print()
+            cells = (kind, *cells_of(case, result, distance))
+            print_row(cells if right else (*cells, "WRONG"))
     sys.exit(bool(wrong))
 
 

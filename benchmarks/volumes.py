@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from csv_rows import print_row
 from heads import ALLOWED, SMALL, transformers_model
 from torch import Tensor, nn
 from volume_nets import X3D, MedNeXt, PlainUNet, SlowFast, TemporalShift, VNet
@@ -284,16 +285,14 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def main(words: list[str]) -> None:
-    """Print the tables."""
+    """Print the table."""
     warnings.simplefilter("ignore")
     wrong = 0
-    for title, cases in (("Volumes", VOLUMES), ("Clips", CLIPS)):
-        print(f"{'' if title == 'Volumes' else chr(10)}### {title}\n")
-        print("| model | input | layer (default) | map | stride | TRF | unit centre | off autograd |")
-        print("|---|---|---|---|---|---|---|---|")
+    print_row(("kind", "model", "input", "layer (default)", "map", "stride", "TRF", "unit centre", "off autograd"))
+    for kind, cases in (("volume", VOLUMES), ("clip", CLIPS)):
         for row in rows(tuple(case for case in cases if not words or any(word in case.name for word in words))):
             wrong += not row.is_right
-            print(f"| {' | '.join(cells(row))} |", flush=True)
+            print_row((kind, *cells(row)))
             if not row.is_right:
                 print(f"WRONG {row.case.name}: outside {row.outside:.0e}; {row.centre_note}", file=sys.stderr)
             if row.seconds > 10:

@@ -6,12 +6,6 @@ what they should be?
 
 The rows are small models on small inputs, so that all of them take about ten minutes of one core. An exception is a row
 too.
-
-With ``--budget`` it is all models of timm instead, as many as can be measured in that time, each in a process of its
-own (``zoo_timm.py``):
-
-    python benchmarks/zoo.py --budget 60m -o DIR
-    python benchmarks/zoo.py --budget 60m -o DIR --resume
 """
 
 from __future__ import annotations
@@ -21,21 +15,16 @@ import fnmatch
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-import zoo_timm
+from csv_rows import print_row
 from zoo_rows import ZOO, ZooEntry
 
 import erfscope
-from erfscope import ErfscopeError
-from erfscope.core.run.processes import Limits
-from erfscope.show.command.console import n_bytes, seconds
 
 #: Images and random-sign draws per image: enough to see where a field is, not to publish its size.
 SAMPLES, DRAWS = 4, 2
@@ -122,34 +111,6 @@ def chosen(patterns: str | None) -> Iterator[ZooEntry]:
             yield entry
 
 
-def _read(kind: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A kind of value of erfscope's own command line, for argparse."""
-
-    def read(text: str) -> Any:
-        try:
-            return kind(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return read
-
-
-def _all_of_timm(options: argparse.Namespace) -> int:
-    """Measure timm's models within a budget. Returns the number of rows that are not ok, at most 99."""
-    limits = Limits(seconds=options.time_limit, bytes=options.memory_limit)
-    try:
-        bad = zoo_timm.run(
-            options.folder,
-            budget_s=options.budget,
-            anew=not options.resume,
-            limits=limits,
-            input_size=options.input_size,
-        )
-    except ErfscopeError as error:
-        sys.exit(str(error))
-    return min(bad, 99)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print. Returns the number of rows that are not ok, at most 99."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -160,49 +121,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--until", type=float, metavar="SECONDS", default=1800.0, help="start no row after so many seconds"
     )
     parser.add_argument("--size", metavar="N|HxW", help="input size of every row of images, instead of each row's own")
-    every = parser.add_argument_group("all models of timm")
-    every.add_argument(
-        "--budget",
-        type=_read(seconds),
-        metavar="TIME",
-        help="measure all of timm's models, for so long: 90, 60m or 2h",
-    )
-    every.add_argument(
-        "-o",
-        dest="folder",
-        type=Path,
-        metavar="DIR",
-        default=Path("build/zoo"),
-        help="rows and table; default: build/zoo",
-    )
-    every.add_argument("--resume", action="store_true", help="go on with what is in DIR")
-    every.add_argument("--input-size", type=int, metavar="N", help="one size for all, instead of each model's own")
-    every.add_argument(
-        "--time-limit", type=_read(seconds), metavar="TIME", default=90.0, help="of one model; default: 90 s"
-    )
-    every.add_argument(
-        "--memory-limit",
-        type=_read(n_bytes),
-        metavar="SIZE",
-        default=8 * 2**30,
-        help="of one model; default: 8GiB",
-    )
     options = parser.parse_args(arguments)
-    if options.budget is not None:
-        return _all_of_timm(options)
     size = tuple(int(side) for side in options.size.lower().split("x")) if options.size else None
     size = size * 2 if size and len(size) == 1 else size
     began, bad = time.perf_counter(), 0
     versions = ", ".join(f"{name} {version(name)}" for name in ("erfscope", "torch", "torchvision", "timm"))
-    print(f"{versions}; {SAMPLES} images, {DRAWS} draws each; threads: {torch.get_num_threads()}\n")
-    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    about = f"{versions}; {SAMPLES} images, {DRAWS} draws each; threads: {torch.get_num_threads()}"
+    print(about, file=sys.stderr)
+    print_row(COLUMNS)
     rows = list(chosen(options.models))
     for entry in rows:
         late = time.perf_counter() - began > options.until
         row = (entry.family, entry.label, "not run", *("–" * 9), "budget spent") if late else measure(entry, size)
         bad += row[2] != "ok"
-        print(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |", flush=True)
-    print(f"\n{len(rows) - bad} of {len(rows)} ok, {time.perf_counter() - began:.0f} s")
+        print_row(row)
+    print(f"{len(rows) - bad} of {len(rows)} ok, {time.perf_counter() - began:.0f} s", file=sys.stderr)
     return min(bad, 99)
 
 

@@ -30,8 +30,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from lines import Lines
 from zoo_built import BUILT, Built
-from zoo_lines import Lines
 from zoo_plain import Oracle, contribution, pictures, readout
 from zoo_rows import CONVOLUTIONS, TINY, TRANSFORMERS
 

@@ -71,7 +71,7 @@ def test_a_kept_row_stands_beside_a_measured_model(command):
     ours, kept = json.loads(out)["results"]
     assert (ours["model"], kept["model"]) == ("test_vit", "test_resnet")
     assert kept["measures"]["r50"]["value"] == erfscope.models()["test_resnet"].sizes["r50"][0]
-    difference, error = kept["differences"]["r50"]
+    difference, error = kept["differences"]["r50"].values()
     assert difference == pytest.approx(kept["measures"]["r50"]["value"] - ours["measures"]["r50"]["value"])
     assert 0 < error < 1
 
