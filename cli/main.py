@@ -18,7 +18,6 @@ import rich_click as click
 from click.core import ParameterSource
 from click.exceptions import Exit, NoSuchOption
 
-import erfscope
 from erfscope.cli.commands import PANELS, Commands
 from erfscope.cli.interruption import SIGNALLED, Interrupted
 from erfscope.core.values.errors import ErfscopeError, MeasurementError, loop_text, naming_flags
@@ -55,7 +54,14 @@ SHARED = ("analyze", "compare")
     epilog=EPILOG,
     panels=[click.RichCommandPanel(panel, commands=[*commands]) for panel, commands in PANELS.items()],
 )
-@click.version_option(erfscope.__version__, prog_name="erfscope")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=lambda context, _, wanted: _show_version(context) if wanted else None,
+    help="Show the version and exit.",
+)
 @click.pass_context
 def cli(context: click.Context) -> None:
     """How far does a vision model really look?
@@ -73,6 +79,13 @@ def cli(context: click.Context) -> None:
         source, table = found
         context.default_map = config.defaults(table, cli, source)
         context.meta[config.SOURCE] = source.name
+
+
+def _show_version(context: click.Context) -> None:
+    from erfscope.cli.version import version_text
+
+    click.echo(f"erfscope, version {version_text()}")
+    context.exit()
 
 
 def main(arguments: list[str] | None = None) -> None:

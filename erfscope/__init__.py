@@ -18,7 +18,7 @@ from typing import Any
 from erfscope.core.answer import outputs as _made
 from erfscope.core.values.lazy import names_of_stub
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 if not (Path(__file__).parent / "cli").is_dir() and (Path(__file__).parent.parent / "cli" / "main.py").is_file():
     # In a checkout without symbolic links, as git makes on Windows, `cli` and `adapters` beside this file are text

@@ -122,7 +122,7 @@ def test_a_name_that_is_taken_stays_with_its_owner_and_that_is_said(project, com
         "erfscope: the command models of second 1.2 is ignored: erfscope has one of that name\n"
         "erfscope: the command pages of mytool 1.2 is ignored: zero 1.2 has one of that name\n"
     )
-    assert "List timm's model names" in command("models", "--help")[1]
+    assert "List timm's models" in command("models", "--help")[1]
 
 
 def test_settings_and_variables_hold_for_it(project, command, monkeypatch):

@@ -22,7 +22,7 @@ def doctored(monkeypatch, command):
     """Run the doctor (exit code, the words it prints) on a sound installation with so many models in the hub's cache,
     except for some versions and one module that raises."""
     known = {each.name.lower(): each.version for each in metadata.distributions()}
-    known |= {"erfscope": "0.1.0", **dict.fromkeys(doctor_module.OPENCV), "opencv-python": "4.11.0.86"}
+    known |= {"erfscope": "1.0.0", **dict.fromkeys(doctor_module.OPENCV), "opencv-python": "4.11.0.86"}
 
     def run(*arguments, versions=(), broken=(), models: int = 1) -> tuple[object, str]:
         def load(name: str) -> object:
@@ -87,7 +87,7 @@ def test_the_doctor_finds_nothing_wrong_with_a_sound_installation(doctored):
     code, words = doctored()
     assert (code, IN_PLACE in words, "!!" in words) == (0, True, False)
     folder = Path(doctor_module.__file__).resolve().parents[1]
-    assert f"ok erfscope 0.1.0, runs from {folder} " in words
+    assert f"ok erfscope 1.0.0, runs from {folder} " in words
     assert "ok hub offline by HF_HUB_OFFLINE, and the cache has 1 model " in words
     assert "ok TF32" in words
     assert any(f"ok {device}" in words for device in ("GPU", "cuda:0", "mps"))

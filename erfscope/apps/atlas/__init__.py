@@ -1,1 +1,4 @@
-"""What every model of timm is, measured before."""
+"""What is known of every model of timm without running it, kept as data.
+
+May import: what ``apps`` may.
+"""
