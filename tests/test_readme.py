@@ -6,7 +6,6 @@ import ast
 import re
 from pathlib import Path
 
-from erfscope import CONVENTIONS
 from erfscope.adapters.blocks import BLOCKS as INSERTED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,10 +20,6 @@ def test_the_page_on_blocks_names_every_block_and_options_that_exist():
     for names, _, options in rows:
         known = {option for name in re.findall(r"`(\w+)`", names) for option in INSERTED[name].options}
         assert set(re.findall(r"`(\w+)`", options)) <= known, names
-
-
-def test_the_conventions_table_is_complete():
-    assert re.findall(r"^\| `(\w+)`(?: \(default\))? \|", README, flags=re.MULTILINE) == list(CONVENTIONS)
 
 
 def test_two_commands_are_marked_for_ci():

@@ -38,7 +38,7 @@ SIZES = ("r50", "r90", "context_r50", "far_mass")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class AtlasEntry:
     """One model of timm at the size that it declares, from its recorded operations; they hold for any weights."""
 
     name: str
@@ -90,26 +90,26 @@ class Known:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Atlas(Shown, Mapping[str, Known]):
+class Atlas(Shown, Mapping[str, AtlasEntry]):
     """Models by their names. It prints as ``erfscope models`` does."""
 
-    known: Mapping[str, Known]
+    entries: Mapping[str, AtlasEntry]
     #: What it was made with.
     versions: Mapping[str, str]
 
-    def __getitem__(self, name: str) -> Known:
-        return self.known[name]
+    def __getitem__(self, name: str) -> AtlasEntry:
+        return self.entries[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.known)
+        return iter(self.entries)
 
     def __len__(self) -> int:
-        return len(self.known)
+        return len(self.entries)
 
     def parts(self) -> Iterator[Table | Note]:
         """A table, and lines below it."""
-        yield _table([*self.known.values()])
-        reasons = {each.error for each in self.known.values() if each.error}
+        yield _table([*self.entries.values()])
+        reasons = {each.error for each in self.entries.values() if each.error}
         yield from (Note(text=reason) for reason in sorted(reasons))
         made = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         yield Note(
@@ -123,14 +123,14 @@ class Atlas(Shown, Mapping[str, Known]):
         Raises:
             ErfscopeError: unknown format.
         """
-        rows = [*self.known.values()]
+        rows = [*self.entries.values()]
         return format_table(_numbers(rows) if format == "csv" else _table(rows), format)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values, which ``atlas-1.json`` describes."""
         rows = {
             name: {each.name: getattr(row, each.name) for each in fields(row) if each.name != "name"}
-            for name, row in self.known.items()
+            for name, row in self.entries.items()
         }
         document: dict[str, Any] = to_json({"schema": SCHEMA, "versions": dict(self.versions), "models": rows})
         return document
@@ -143,7 +143,7 @@ def models(pattern: str | None = None) -> Atlas:
         pattern: E.g. ``"*next*tiny*"``; a word without wildcards matches names that contain it; all models if None.
 
     Returns:
-        The models by their names, as :class:`Known`, those alone that fit.
+        The models by their names, as :class:`AtlasEntry`, those alone that fit.
 
     Raises:
         ErfscopeError: no model fits.
@@ -154,14 +154,14 @@ def models(pattern: str | None = None) -> Atlas:
     if not names:
         raise unknown("model", pattern or "", kept["models"], where="the atlas of timm")
     sizes = _sizes()
-    known = {name: _known(name, kept["models"][name], sizes.get(name, {})) for name in names}
-    return Atlas(known=known, versions=kept["versions"])
+    entries = {name: _entry(name, kept["models"][name], sizes.get(name, {})) for name in names}
+    return Atlas(entries=entries, versions=kept["versions"])
 
 
-def _known(name: str, row: Mapping[str, Any], sizes: Mapping[str, Any]) -> Known:
+def _entry(name: str, row: Mapping[str, Any], sizes: Mapping[str, Any]) -> AtlasEntry:
     given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
     given["stages"] = {stage: tuple(found) for stage, found in row.get("stages", {}).items()}
-    return Known(name=name, sizes=sizes, **given)
+    return AtlasEntry(name=name, sizes=sizes, **given)
 
 
 @cache
@@ -184,7 +184,7 @@ def _results() -> dict[str, Result]:
     return {result.model: result for result in read(ERFS).results}
 
 
-def _table(rows: Sequence[Known]) -> Table:
+def _table(rows: Sequence[AtlasEntry]) -> Table:
     """For people: columns that have no room go, the last ones first."""
     columns = (
         Column(name="model", kind="name", rank=0),
@@ -202,7 +202,7 @@ def _table(rows: Sequence[Known]) -> Table:
     return Table(columns=columns, rows=rows_of([_cells(row) for row in rows]))
 
 
-def _cells(row: Known) -> list[Value]:
+def _cells(row: AtlasEntry) -> list[Value]:
     field = _side(row.trf_px) + ("*" if row.global_by else "") + ("" if row.trf_exact else "?")
     return [
         row.name,
@@ -232,9 +232,10 @@ def _size(found: tuple[float, float | None] | None) -> Cell:
     return Cell(text=text, value=value, error=None if spread is None else Cell(text=spread, value=error))
 
 
-def _numbers(rows: Sequence[Known]) -> Table:
+def _numbers(rows: Sequence[AtlasEntry]) -> Table:
     """Every number, for programs."""
-    names = [each.name for each in fields(Known) if each.name not in ("stages", "sizes")]
+    names = [each.name for each in fields(AtlasEntry) if each.name not in ("stages", "sizes")]
+    names.insert(names.index("center_px") + 1, "offset_px")
     measures = list(dict.fromkeys(name for row in rows for name in row.sizes))
     columns = [*names, *(each for name in measures for each in (name, f"{name}_se"))]
     lines = [
