@@ -135,10 +135,11 @@ class ReportView:
     @property
     def costs(self) -> list[str]:
         """The cost of each inserted block, one line each."""
-        return list(dict.fromkeys(filter(None, map(self._cost_of_blocks, self.results))))
+        return list(dict.fromkeys(filter(None, map(self._cost_of_blocks, self.rows))))
 
-    def _cost_of_blocks(self, result: Result) -> str:
-        host = self.report.compared_with(result) if result.host else None
+    def _cost_of_blocks(self, row: ReportRow) -> str:
+        result = row.result
+        host = self.results[row.partner] if result.host and row.partner is not None else None
         if host is None or host.cost is None or result.cost is None:
             return ""
         text = f"{result.label}: {result.cost.parameters - host.cost.parameters:+,} parameters"
@@ -194,8 +195,9 @@ def _rows(report: Report, measures: Sequence[str], compared: Sequence[str]) -> I
     differences = report.differences([name for name in measures if name in compared])
     # In a column with several units each cell has its own.
     mixed = {name for name in measures if len({unit_of(name, r) for r in results if name in r.measures}) > 1}
+    places = {id(each): place for place, each in reversed([*enumerate(results)])}
     for index, (result, other) in enumerate(zip(results, partners(results), strict=True)):
-        partner = next((place for place, each in enumerate(results) if each is other), None)
+        partner = places.get(id(other))
         cells = {
             name: Cell(text=each.text) if each.text else MISSING for name, each in words.conditions(result).items()
         }

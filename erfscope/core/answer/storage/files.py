@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import shutil
 import zipfile
 import zlib
@@ -234,11 +235,11 @@ def store_rows(path: Path, rows: Report, *, earlier: Report | None) -> None:
         ErfscopeError: they cannot be stored; what was stored before is there.
     """
     try:
-        begun = bool(rows_of(path))
+        first = _next_number(path)
         # What the run continues lies among its rows before its report is deleted: they hold the run from then on.
-        for report in (rows,) if begun or earlier is None else (earlier, rows):
-            _store(path, report)
-        if earlier is not None and not begun:
+        for number, report in enumerate((rows,) if first or earlier is None else (earlier, rows), first):
+            save_directory(report.to_json, list(report), path / ROWS / f"{number:06}", others=[], force=False)
+        if earlier is not None and not first:
             (path / REPORT).unlink(missing_ok=True)
     except (ErfscopeError, OSError) as error:
         with contextlib.suppress(OSError):
@@ -248,8 +249,9 @@ def store_rows(path: Path, rows: Report, *, earlier: Report | None) -> None:
         raise ErfscopeError(f"cannot write {rows[0].label} into {path} yet: {text}") from error
 
 
-def _store(path: Path, report: Report) -> None:
-    (path / ROWS).mkdir(parents=True, exist_ok=True)
-    last = max((int(row.name) for row in (path / ROWS).glob("[0-9]*")), default=-1)
-    name = f"{last + 1:06}"
-    save_directory(report.to_json, list(report), path / ROWS / name, others=[], force=False)
+def _next_number(path: Path) -> int:
+    """The number of the row that is stored next: it takes one listing, however many there are."""
+    try:
+        return max((int(row.name) + 1 for row in os.scandir(path / ROWS) if row.name.isdecimal()), default=0)
+    except FileNotFoundError:
+        return 0

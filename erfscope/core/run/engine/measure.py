@@ -49,9 +49,8 @@ def refuse_others(earlier: Sequence[Result], labels: Sequence[str]) -> None:
     Raises:
         ErfscopeError: names such a result.
     """
-    others = [
-        r.label for r in earlier if not any(r.label == label or r.label.startswith(f"{label} + ") for label in labels)
-    ]
+    known, hosts = {*labels}, tuple(f"{label} + " for label in labels)
+    others = [r.label for r in earlier if r.label not in known and not r.label.startswith(hosts)]
     if others:
         asked = ", ".join(labels[:3]) + (", ..." if len(labels) > 3 else "")
         raise ErfscopeError(
@@ -111,7 +110,8 @@ def has_lost_arrays(result: Result) -> bool:
 def _same(wanted: Result, earlier: Sequence[Result]) -> Result | None:
     """The earlier result of the same unit; None where there is none."""
     place = place_of(wanted)
-    found = next((result for result in earlier if place_of(result) == place), None)
+    # Its label alone tells it from most: to read all conditions of every result takes long where there are many.
+    found = next((result for result in earlier if result.label == wanted.label and place_of(result) == place), None)
     if found is None or has_lost_arrays(found):
         return None
     if differing := unlike(Use.RESUME, found, wanted):
