@@ -40,8 +40,9 @@ def windows_of(words: Any, space: Sequence[int], x: Tensor, size: int = SIZE) ->
             low < 0 or low + window.size >= side for low, side in zip(window.start, space, strict=True)
         ):
             last = ",".join(str(side - window.size - 1) for side in space)
+            text = ",".join(map(str, (*window.start, window.size)))
             raise ErfscopeError(
-                f"window {window} lies outside the output, {size_text(space)} pixels, of which each window leaves the"
+                f"window {text} lies outside the output, {size_text(space)} pixels, of which each window leaves the"
                 f" last row and column free: one of {window.size} begins at {last} at the latest"
             )
     return list(dict.fromkeys(found))
