@@ -407,5 +407,11 @@ def test_grey_and_16_bit_files_say_so(tmp_path: Path) -> None:
     np.save(tmp_path / "deep.npy", values[None])
     exact = erfscope.lam(nn.Conv2d(1, 1, 3, padding=1), str(tmp_path / "deep.npy"), (2, 2, 4), path={"steps": 1})
     assert np.allclose(exact.maps[0].picture, values[None] / 65535)
-    with pytest.raises(ErfscopeError, match=r"takes 4 channels and an image has 3 .* give a TIFF, zarr or \.npy file"):
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.PixelShuffle(2))
+    grey = erfscope.lam(net, None, (2, 2, 4), hr=tmp_path / "deep.png", scale=2, path={"steps": 1})
+    eight_bits = values[::2, ::2].astype(float) / 65535
+    assert grey.maps[0].picture.shape == (1, 10, 12)
+    assert np.abs(grey.maps[0].picture[0] - eight_bits).mean() < 0.1
+    assert grey.maps[0].target.shape == (1, 4, 4)
+    with pytest.raises(ErfscopeError, match="takes 4 channels, and a picture has 3: give a tensor"):
         erfscope.lam(nn.Conv2d(4, 4, 3, padding=1), tmp_path / "deep.png", (2, 2, 4))

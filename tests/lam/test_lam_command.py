@@ -99,7 +99,11 @@ def test_the_command_and_python_give_the_same(run: Run) -> None:
     ("arguments", "says"),
     [
         (("--image", "none.png"), "'none.png' does not exist"),
-        (("--image", "lr/0.png", "--window", "10,12,80"), "window 10,12,80 lies outside the output, 40x40 pixels"),
+        (
+            ("--image", "lr/0.png", "--window", "10,12,80"),
+            "40x40 pixels, of which each window leaves the last row and column free: the largest is 39 wide",
+        ),
+        (("--image", "lr/0.png", "--window", "-1,12,8"), "one of 8 begins at 31,31 at the latest"),
         (("--image", "lr/0.png", "--hr", "lr"), "--hr names 4 images for 1; give one for each"),
         (("--hr", "lr/0.png"), "pictures of high resolution alone need --scale"),
         (("--image", "lr/0.png", "-o", "lam.docx"), "lam.docx"),
@@ -117,7 +121,7 @@ def test_what_cannot_be_answered_is_one_line(run: Run, arguments: tuple[str, ...
 def test_weights_that_are_not_finite_are_one_line_too(run: Run) -> None:
     code, out, err = run("nets.py:broken", *ASKED)
     assert (code, out, err.count("\n")) == (3, "", 1)
-    assert "its output or its gradient is not finite on this image" in err
+    assert "gives an output or a gradient that is not finite on this image" in err
 
 
 def test_the_command_names_every_way_to_read_a_step_and_a_map() -> None:
@@ -143,7 +147,8 @@ def test_stored_maps_come_first_and_a_tolerance_decides_the_exit_code(run: Run) 
     found = json.loads(out)
     assert (code, list(found["means"])) == (0, [kept, "nets.py:small"])
     assert found["means"][kept]["r90_px"] == pytest.approx(found["means"]["nets.py:small"]["r90_px"])
-    assert found["verdicts"][1].startswith(f"pass: nets.py:small: r90 0 ± 0 from {kept}, tolerated 0.")
+    assert found["verdicts"][1]["verdict"] == "pass"
+    assert found["verdicts"][1]["text"].startswith(f"pass: nets.py:small: r90 0 ± 0 from {kept}, tolerated 0.")
     code, out, _ = run("kept.json", "nets.py:large", *many, "--tolerance", "0.01")
     assert code == 1
     assert "fail: nets.py:large: r90 +" in out
@@ -175,11 +180,25 @@ def test_stored_maps_that_do_not_fit_are_refused_in_one_line(run: Run) -> None:
         (("none.json",), "name no model"),
         (("half.json",), "cannot read 'half.json' as stored local attribution maps"),
         (("gone.json",), "cannot read 'gone.json' as stored local attribution maps"),
-        (("kept.json", "-o", "kept.png"), "stored maps are numbers alone"),
+        (("kept.json", "-o", "kept.json", "--force"), "--force replaces no input"),
     ]:
         code, out, err = run(*asked)
         assert (code, out, err.count("\n")) == (2, "", 1), err
         assert says in err
+
+
+@pytest.mark.slow
+def test_what_cannot_be_drawn_loses_neither_the_table_nor_the_page(run: Run) -> None:
+    assert run("nets.py:small", *ASKED, "-o", "kept.json")[0] == 0
+    code, out, err = run("kept.json", "-o", "kept.png")
+    assert (code, out[:17], err.count("\n")) == (2, "Local attribution", 1)
+    assert "stored maps are numbers alone" in err
+    assert run("kept.json", "-o", "kept.html")[0] == 0
+    assert run(*(f"{n}=nets.py:small" for n in range(8)), *ASKED, "-o", "many.html")[0] == 0
+    for name, says in [("kept", "stored maps are numbers alone"), ("many", "room for images or volumes of up to 7")]:
+        page = Path(f"{name}.html").read_text()
+        assert says in page
+        assert "nets.<wbr>py:<wbr>small" in page or ">7<" in page
 
 
 @pytest.mark.slow

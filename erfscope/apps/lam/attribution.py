@@ -163,14 +163,16 @@ def attribute(
             # A copy: some models change their input in place.
             output = run(leaf.clone())
             if not output.requires_grad:
-                raise MeasurementError("its output has no gradient with respect to the image", model=model.label)
+                raise MeasurementError(
+                    "gives an output without a gradient with respect to the image", model=model.label
+                )
             for number, window in enumerate(inner):
                 objective = edges(output, window)
                 (gradient,) = torch.autograd.grad(objective.sum(), leaf, retain_graph=number + 1 < len(windows))
                 signed[number] += (gradient.double().cpu() * weights).sum(0)
                 values[number, first:stop] = objective.detach().double().cpu()
     if not (signed.isfinite().all() and values.isfinite().all()):
-        raise MeasurementError("its output or its gradient is not finite on this image", model=model.label)
+        raise MeasurementError("gives an output or a gradient that is not finite on this image", model=model.label)
     last, changes = output[-1].detach().double().cpu(), values[:, -1] - values[:, 0]
     shares = [float(each.sum() / change) if change else None for each, change in zip(signed, changes, strict=True)]
     return [Attribution(*each) for each in zip(signed, shares, [window.of(last) for window in inner], strict=True)]

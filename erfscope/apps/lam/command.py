@@ -103,7 +103,8 @@ def lam(
     and differences are to it."""
     if output is not None:
         command.check_file(output, (".json", ".csv", ".md", ".tex", ".html", ".png", ".svg", ".pdf"), force=force)
-        command.refuse_inputs(output, given.get("images"), hr)
+        stored = [each for each in models if each.endswith(".json")]
+        command.refuse_inputs(output, given.get("images"), [*hr, *stored])
     with command.importing_torch():
         from erfscope.apps.lam.lam import lam as measure
 
@@ -121,11 +122,11 @@ def lam(
             path={"steps": steps, "sigma": sigma, "gradient_at": gradient_at, "map_of": map_of},
             **asked,
         )
-    if output is not None:
-        found.save(output, force=force)
-        command.complain(f"wrote {output}")
     if command.chosen_format(format, json) == "json":
         command.print_json(found.to_json())
     else:
         command.Screen(plain=format == "plain").print(found)
+    if output is not None:
+        found.save(output, force=force)
+        command.complain(f"wrote {output}")
     return found.exit_code

@@ -59,7 +59,8 @@ def lam_figure(maps: Sequence[LamMap]) -> Figure:
             _show(restored, "", _colours(each.restored, each))
             restored.set_xlabel("\n".join(_lines(each)), loc="left")
         flat = width * first.values.shape[-2] / first.values.shape[-1]
-        words = ["bright: pixels that hold most of the attribution", "red: window", "dots: all that it can see"]
+        words = ["rows: map, map over the input, restored window", "bright: pixels that hold most of the attribution"]
+        words += ["red: window", "dots: all that it can see"]
         plot.finish(figure, list(panels[:, -1]), [flat, flat, width], words=[*filter(None, [first.note]), *words])
     return figure
 

@@ -98,16 +98,21 @@ def _apart(arrays: Sequence[Tensor], rank: int) -> list[Tensor]:
 
 
 def _pictures(images: Any, channels: int, request: Request) -> list[tuple[str, Pixels]]:
-    """Pictures at their own size by their names, in colours or in grey, as erfscope decodes them."""
+    """Pictures at their own size with their names, in colours or in grey, as erfscope decodes them."""
+    if channels not in (1, 3):
+        raise ErfscopeError(
+            f"the model takes {channels} channels, and a picture has 3: give a tensor or a .npy file (C, H, W)"
+        )
     # A transform of one's own is given pictures as they are; it is never called here.
-    chosen = {"samples": request.settings.samples, "seed": request.settings.seed, "in_chans": channels}
+    chosen = {"samples": request.settings.samples, "seed": request.settings.seed}
     asked = Request.parse({"images": images, "transform": torch.as_tensor, **chosen})
     feed, pictures = open_images(asked, open_model(nn.Identity(), asked)), []
     for number in range(feed.n):
         name, pixels = feed.name(number), feed.pixels(number)
-        if pixels is None:
+        if pixels is None or pixels.shape[2:] != (3,):
             raise ErfscopeError(f"{name} is no picture of one frame; bands and volumes need input_size= (--input-size)")
-        pictures.append((name, pixels))
+        grey = np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
+        pictures.append((name, pixels if channels == 3 else grey))
     return pictures
 
 

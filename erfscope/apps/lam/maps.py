@@ -202,10 +202,11 @@ class Lam(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Means with their errors, and the numbers of every window, as JSON values; None where there is none."""
-        document = {"schema": self.schema, "path": self.path, "error_over": self.error_over}
+        document: dict[str, Any] = {"schema": self.schema, "path": self.path, "error_over": self.error_over}
         means = {model: {size: self.mean(model, size) for size in SIZES} for model in self.models}
-        verdicts = {"verdicts": [text for _, text in self.verdicts()]} if self.tolerance is not None else {}
-        found: dict[str, Any] = to_json(document | {"means": means, "maps": list(map(_record, self.maps))} | verdicts)
+        verdicts = [{"verdict": WORDS[code], "text": text} for code, text in self.verdicts()]
+        document |= {"means": means, "verdicts": verdicts, "maps": list(map(_record, self.maps))}
+        found: dict[str, Any] = to_json(document)
         return found
 
     def figure(self, number: int = 0) -> Any:
@@ -222,10 +223,13 @@ class Lam(Shown):
         return lam_figure([each for each in self.maps[number::count] if isinstance(each, LamMap)])
 
     def to_html(self) -> str:
-        """The page: one file with the tables, what was asked, and the figures of the first windows."""
-        is_drawn = any(isinstance(each, LamMap) for each in self.maps)
-        first = self.of(self.models[0])[: MOST_DRAWN if is_drawn else 0]
-        images = [base64.b64encode(plot.figure_bytes(self.figure(n), ".png")).decode() for n in range(len(first))]
+        """The page: one file with the tables, what was asked, and the figures of the first windows, or why there are
+        none."""
+        first, undrawn = self.of(self.models[0])[:MOST_DRAWN], ""
+        try:
+            drawn = [plot.figure_bytes(self.figure(n), ".png") for n in range(len(first))]
+        except ErfscopeError as error:
+            drawn, undrawn = [], str(error)
         template = (files("erfscope.apps.lam") / "lam.html.j2").read_text(encoding="utf-8")
         text: str = page.template_of(template).render(
             lam=self,
@@ -233,7 +237,8 @@ class Lam(Shown):
             asked=self._asked(),
             glosses=self._glosses(),
             tables=[self.table(), *([self.differences()] if len(self.models) > 1 else [])],
-            figures=list(zip(first, images, strict=True)),
+            figures=[(each, base64.b64encode(image).decode()) for each, image in zip(first, drawn, strict=False)],
+            undrawn=undrawn,
             **page.assets(""),
         )
         return text
