@@ -29,6 +29,9 @@ from torch import nn
 
 def tiny():
     return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Conv2d(4, 4, 3, 2, 1))
+
+def enlarging():
+    return nn.Sequential(nn.Conv2d(3, 12, 3, padding=1), nn.PixelShuffle(2))
 """
 QUICK = ("--input-size", "16", "--samples", "2", "--weights", "random", "--device", "cpu", "--measures", "r50")
 #: Every command that writes a file.
@@ -36,6 +39,7 @@ WRITERS = {
     "analyze": ("analyze", "nets.py:tiny", *QUICK, "--quiet"),
     "tile": ("tile", "nets.py:tiny", "--input-size", "16"),
     "tile --run": ("tile", "nets.py:tiny", "--input-size", "16", "--weights", "random", "--run", "image.npy"),
+    "lam": ("lam", "nets.py:enlarging", "--image", "x.png", "--window", "4,4,8", "--steps", "1"),
     "explore": ("explore", "nets.py:tiny", "--input-size", "16", "--weights", "random", "--grid", "1"),
     "merge": ("merge", "shard1", "shard2", "--quiet"),
     "study": ("study", "theorems", "--show", "--quiet"),
@@ -95,6 +99,7 @@ def test_folders_above_an_output_are_made_but_not_for_a_run_that_fails() -> None
         "study": [""],
         "tile": ["plan.json"],
         "tile --run": ["out.npy"],
+        "lam": ["lam.json", "lam.csv", "lam.md", "lam.tex", "lam.html", "lam.png"],
         "explore": ["page.html"],
     }
     for writer, names in outputs.items():
@@ -112,6 +117,7 @@ READERS = {
     "model": (("analyze",), (*QUICK, "--quiet")),
     "folder of timm": (("analyze",), (*QUICK, "--quiet")),
     "report": (("compare",), ("nets.py:tiny", *QUICK, "--quiet")),
+    "stored map": (("lam",), ()),
     "shard": (("merge",), ("--quiet",)),
     "baseline": (("check", "nets.py:tiny", *QUICK, "--baseline"), ()),
     "tiles": (("tile", "nets.py:tiny", "--input-size", "16", "-o", "out.npy", "--force", "--run"), ()),

@@ -16,6 +16,10 @@ from test_figures import made, reports
 from test_tables import REPORTS
 
 from erfscope import MEASURES, Report
+from erfscope.apps.lam.attribution import BlurPath
+from erfscope.apps.lam.maps import Lam
+from erfscope.apps.lam.records import LamRecord
+from erfscope.show import format_table
 from erfscope.show.figures import draw
 from erfscope.show.figures.canvas import figure_bytes
 
@@ -76,6 +80,15 @@ def test_a_box_that_is_too_wide_is_found_and_every_measure_and_name_can_be_compi
 @pytest.mark.parametrize("name", TABLES)
 def test_no_table_is_wider_than_a_column(latex, tmp_path, paper, name):
     assert overfull(latex, tmp_path, paper, TABLES[name]().table(format="latex")) == []
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_no_table_of_attribution_maps_is_wider_than_a_page(latex, tmp_path, paper):
+    sizes = {"di": 12.3, "r50_px": 10.25, "r90_px": 31.5, "area_px": 1234.0, "completeness": 1.02, "trf": "127x127"}
+    names, images = (LONG, "SwinIR", "a model & its shuffled_weights, shuffled"), [f"{n}.png" for n in range(4)]
+    maps = [LamRecord(model=name, image=image, window=(110, 150, 16), **sizes) for name in names for image in images]
+    table = format_table(Lam(maps=maps, path=BlurPath()).table(), "latex")
+    assert overfull(latex, tmp_path, paper, table) == []
 
 
 @cache

@@ -33,9 +33,6 @@ class LamWindow(NamedTuple):
     start: tuple[int, ...]
     size: int
 
-    def __str__(self) -> str:
-        return ",".join(map(str, (*self.start, self.size)))
-
     def of(self, maps: Any) -> Any:
         """The part of maps (..., *space) inside it."""
         return maps[(..., *(slice(first, first + self.size) for first in self.start))]
@@ -73,16 +70,13 @@ class BlurPath:
             first: The first image.
             stop: The one behind the last.
         """
-        every = torch.stack([self._image(x, number) for number in range(first - 1, stop + 1)])
+        # Before the first image and behind the last, where there is no step, stand these.
+        numbers = [min(max(number, 0), self.steps) for number in range(first - 1, stop + 1)]
+        widths = [self.sigma * (1 - number / self.steps) + EPSILON for number in numbers]
+        every = torch.stack([blurred(x, width, self.kernel // 2) for width in widths])
         steps = every.diff(dim=0)
         at_start, at_end = GRADIENTS[self.gradient_at]
         return every[1:-1], at_start * steps[1:] + at_end * steps[:-1]
-
-    def _image(self, x: Tensor, number: int) -> Tensor:
-        """One image; before the first and behind the last, where there is no step, these."""
-        number = min(max(number, 0), self.steps)
-        width = self.sigma * (1 - number / self.steps) + EPSILON
-        return blurred(x, width, self.kernel // 2)
 
 
 def blurred(x: Tensor, sigma: float, radius: int) -> Tensor:
@@ -122,18 +116,11 @@ class Attribution(NamedTuple):
 
     #: (C, *space), float64.
     signed: Tensor
-    #: The objective of the most blurred input, and of the input.
-    first: float
-    last: float
+    #: Its sum over the difference of the objective along the path: 1 where the steps are short enough; None where the
+    #: objective does not change.
+    completeness: float | None
     #: What the model makes of the input, inside the window: (C, size, ...).
     restored: Tensor
-
-    @property
-    def completeness(self) -> float:
-        """The sum of the attribution over the difference of the objective along the path: 1 where the steps are short
-        enough; not-a-number where the objective does not change."""
-        change = self.last - self.first
-        return float(self.signed.sum()) / change if change else math.nan
 
 
 def attribute(
@@ -176,16 +163,16 @@ def attribute(
             # A copy: some models change their input in place.
             output = run(leaf.clone())
             if not output.requires_grad:
-                raise MeasurementError("its output has no gradient with respect to the image", model=model.label)
+                raise MeasurementError(
+                    "gives an output without a gradient with respect to the image", model=model.label
+                )
             for number, window in enumerate(inner):
                 objective = edges(output, window)
                 (gradient,) = torch.autograd.grad(objective.sum(), leaf, retain_graph=number + 1 < len(windows))
                 signed[number] += (gradient.double().cpu() * weights).sum(0)
                 values[number, first:stop] = objective.detach().double().cpu()
     if not (signed.isfinite().all() and values.isfinite().all()):
-        raise MeasurementError("its output or its gradient is not finite on this image", model=model.label)
-    last = output[-1].detach().double().cpu()
-    return [
-        Attribution(each, float(value[0]), float(value[-1]), window.of(last))
-        for each, value, window in zip(signed, values, inner, strict=True)
-    ]
+        raise MeasurementError("gives an output or a gradient that is not finite on this image", model=model.label)
+    last, changes = output[-1].detach().double().cpu(), values[:, -1] - values[:, 0]
+    shares = [float(each.sum() / change) if change else None for each, change in zip(signed, changes, strict=True)]
+    return [Attribution(*each) for each in zip(signed, shares, [window.of(last) for window in inner], strict=True)]

@@ -20,7 +20,7 @@ LAM = "Local attribution"
 
 
 @click.command()
-@click.argument("models", nargs=-1, required=True, type=command.ModelName(), metavar="MODEL...")
+@click.argument("models", nargs=-1, required=True, type=command.ModelName(), metavar="MODEL|RESULT...")
 @click.option_panel(LAM)
 @click.option(
     "--window",
@@ -43,6 +43,14 @@ LAM = "Local attribution"
 )
 @click.option("--scale", type=click.IntRange(1), metavar="N", help="By how much --hr is made smaller.", panel=LAM)
 @click.option("--null", is_flag=True, help="Also measure each model with shuffled weights.", panel=LAM)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="SHARE",
+    help="End with 1 where DI or r90 of a model differ from the first one's by more, e.g. 0.05, and by more than their"
+    " error; with 3 where that cannot be told.",
+    panel=LAM,
+)
 @click.option("--steps", default=50, show_default=True, help="Steps of the path of blurred inputs.", panel=LAM)
 @click.option("--sigma", default=1.2, show_default=True, help="Width of the first blur, px.", panel=LAM)
 @click.option(
@@ -65,7 +73,8 @@ LAM = "Local attribution"
 @command.outputs(
     "the answer",
     place="FILE",
-    help="Write the numbers to .json, .csv, .md or .tex, or the maps of the first window to .png, .svg or .pdf.",
+    help="Write the numbers to .json, .csv, .md or .tex, the maps of the first window to .png, .svg or .pdf, or both to"
+    " .html.",
 )
 @command.with_verbose
 def lam(
@@ -75,6 +84,7 @@ def lam(
     hr: tuple[str, ...],
     scale: int | None,
     null: bool,
+    tolerance: float | None,
     steps: int,
     sigma: float,
     gradient_at: str,
@@ -89,10 +99,12 @@ def lam(
     """Where does the input give a window of a restored image its edges?
 
     Prints the diffusion index (DI) of the local attribution map (LAM), and sizes in pixels that do not depend on how
-    large the image is."""
+    large the image is. RESULT is a .json file that -o wrote, of the same windows of the same images: it comes first,
+    and differences are to it."""
     if output is not None:
-        command.check_file(output, (".json", ".csv", ".md", ".tex", ".png", ".svg", ".pdf"), force=force)
-        command.refuse_inputs(output, given.get("images"), hr)
+        command.check_file(output, (".json", ".csv", ".md", ".tex", ".html", ".png", ".svg", ".pdf"), force=force)
+        stored = [each for each in models if each.endswith(".json")]
+        command.refuse_inputs(output, given.get("images"), [*hr, *stored])
     with command.importing_torch():
         from erfscope.apps.lam.lam import lam as measure
 
@@ -106,14 +118,15 @@ def lam(
             hr=list(hr) or None,
             scale=scale,
             null=null,
+            tolerance=tolerance,
             path={"steps": steps, "sigma": sigma, "gradient_at": gradient_at, "map_of": map_of},
             **asked,
         )
-    if output is not None:
-        found.save(output, force=force)
-        command.complain(f"wrote {output}")
     if command.chosen_format(format, json) == "json":
         command.print_json(found.to_json())
     else:
         command.Screen(plain=format == "plain").print(found)
-    return 0
+    if output is not None:
+        found.save(output, force=force)
+        command.complain(f"wrote {output}")
+    return found.exit_code

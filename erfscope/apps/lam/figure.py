@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from erfscope.apps.lam.lam_map import LamMap
+from erfscope.apps.lam.records import LamMap
+from erfscope.apps.lam.sizes import SIZES
 from erfscope.core import ErfscopeError, FloatArray
 from erfscope.show import number, plot
 
@@ -31,8 +32,10 @@ def lam_figure(maps: Sequence[LamMap]) -> Figure:
         maps: Of one window of one image. Of volumes the map is summed along the depth, over the window's own slice.
 
     Raises:
-        ErfscopeError: of sequences, or more models than have room.
+        ErfscopeError: of sequences, more models than have room, or none.
     """
+    if not maps:
+        raise ErfscopeError("stored maps are numbers alone; name the model itself to draw its maps")
     first, count = maps[0], len(maps)
     if first.values.ndim == 1 or count > MOST:
         raise ErfscopeError(f"a figure has room for images or volumes of up to {MOST} models; write .csv or .tex")
@@ -56,15 +59,16 @@ def lam_figure(maps: Sequence[LamMap]) -> Figure:
             _show(restored, "", _colours(each.restored, each))
             restored.set_xlabel("\n".join(_lines(each)), loc="left")
         flat = width * first.values.shape[-2] / first.values.shape[-1]
-        words = ["bright: pixels that hold most of the attribution", "red: window", "dots: all that it can see"]
+        words = ["rows: map, map over the input, restored window", "bright: pixels that hold most of the attribution"]
+        words += ["red: window", "dots: all that it can see"]
         plot.finish(figure, list(panels[:, -1]), [flat, flat, width], words=[*filter(None, [first.note]), *words])
     return figure
 
 
 def _lines(each: LamMap) -> list[str]:
     """The sizes of a map, for below its panels."""
-    di, r50, r90, area = (number(value) for value in each.sizes.values())
-    return [f"DI {di}", f"r50 {r50} px", f"r90 {r90} px", f"area {area} px", f"TRF {each.place.size_text}"]
+    di, r50, r90, area = (number(getattr(each, name)) for name in SIZES)
+    return [f"DI {di}", f"r50 {r50} px", f"r90 {r90} px", f"area {area} px", f"TRF {each.trf}"]
 
 
 def _plane(values: FloatArray, each: LamMap, *, summed: bool = False) -> FloatArray:
@@ -78,7 +82,8 @@ def _plane(values: FloatArray, each: LamMap, *, summed: bool = False) -> FloatAr
 def _colours(values: FloatArray, each: LamMap) -> FloatArray:
     """An input or output (C, *space) as (H, W, 3) in [0, 1]; of an input that has other values, from its lowest to its
     highest."""
-    low, high = (0.0, 1.0) if each.is_plain else (float(values.min()), float(values.max()))
+    is_plain = each.picture.min() >= 0 and each.picture.max() <= 1
+    low, high = (0.0, 1.0) if is_plain else (float(values.min()), float(values.max()))
     bands = values[:3] if len(values) >= 3 else values[:1].repeat(3, axis=0)
     scaled = np.clip((bands - low) / ((high - low) or 1.0), 0, 1)
     return np.stack([_plane(band, each) for band in scaled], axis=-1)

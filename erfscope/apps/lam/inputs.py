@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from erfscope.core import ErfscopeError, FloatArray, OpenModel, Request, open_images, open_model
 from erfscope.show import size_text
 
+#: Of a picture, (H, W, C).
 Pixels = NDArray[np.uint8]
 
 
@@ -24,19 +25,10 @@ class LamInput(NamedTuple):
     name: str
     #: (C, *space), float64, as the model takes it.
     values: Tensor
-    #: What it should be restored to, (3, H', W') from 0 to 1; None where that is not known.
+    #: What it should be restored to, (C, H', W') from 0 to 1; None where that is not known.
     target: FloatArray | None = None
     #: What was done to it that a reader must know.
     note: str = ""
-
-
-class LamPicture(NamedTuple):
-    """A picture in colours, whatever the file holds."""
-
-    name: str
-    #: (H, W, 3)
-    pixels: Pixels
-    note: str
 
 
 def inputs_of(model: OpenModel, images: Any, request: Request, hr: Any, scale: int | None) -> list[LamInput]:
@@ -53,22 +45,23 @@ def inputs_of(model: OpenModel, images: Any, request: Request, hr: Any, scale: i
     Raises:
         ErfscopeError: an image that cannot be read or does not fit the model, or not as many targets as images.
     """
-    targets = [] if hr is None else _pictures(hr, request)
-    arrays, is_sized = arrays_of(images), request.sizes != (None,) or len(model.input_size) != 2
+    steps, arrays = model.adapter.preprocess, arrays_of(images)
+    targets = [] if hr is None else _pictures(hr, 1 if steps.channels == 1 else 3, request)
     if arrays is not None:
         inputs = [LamInput(f"array[{n}]", each) for n, each in enumerate(_apart(arrays, len(model.input_size)))]
-    elif is_sized or (images is None and not targets):
+    elif request.sizes != (None,) or len(model.input_size) != 2 or (images is None and not targets):
         feed = open_images(request.with_options(images=images), model)
         inputs = [LamInput(feed.name(n), _plain(model, feed.batch([n])[0])) for n in range(feed.n)]
     else:
-        pairs = [_smaller(each, scale) for each in targets] if images is None else []
-        targets = [large for _, large in pairs] or targets
-        pictures = [small for small, _ in pairs] or _pictures(images, request)
-        inputs = [LamInput(each.name, _values(model, each.pixels), note=each.note) for each in pictures]
+        pictures = _pictures(images, steps.channels, request) if images is not None else targets
+        if images is None:
+            both = [(name, *_smaller(pixels, scale)) for name, pixels in targets]
+            pictures, targets = [(name, small) for name, small, _ in both], [(name, cut) for name, _, cut in both]
+        inputs = [LamInput(name, _plain(model, steps.normalise(p[None])[0]), None, _note(name)) for name, p in pictures]
     if targets and len(targets) != len(inputs):
         raise ErfscopeError(f"hr= (--hr) names {len(targets)} images for {len(inputs)}; give one for each")
-    for number, target in enumerate(targets):
-        inputs[number] = inputs[number]._replace(target=np.moveaxis(target.pixels, -1, 0) / 255)
+    for number, (_, pixels) in enumerate(targets):
+        inputs[number] = inputs[number]._replace(target=np.moveaxis(pixels, -1, 0) / 255)
     return inputs
 
 
@@ -104,51 +97,43 @@ def _apart(arrays: Sequence[Tensor], rank: int) -> list[Tensor]:
     return [part for each in arrays for part in (each if each.ndim == rank + 2 else [each])]
 
 
-def _pictures(images: Any, request: Request) -> list[LamPicture]:
-    """Pictures at their own size, in colours, as erfscope decodes them."""
+def _pictures(images: Any, channels: int, request: Request) -> list[tuple[str, Pixels]]:
+    """Pictures at their own size with their names, in colours or in grey, as erfscope decodes them."""
+    if channels not in (1, 3):
+        raise ErfscopeError(
+            f"the model takes {channels} channels, and a picture has 3: give a tensor or a .npy file (C, H, W)"
+        )
     # A transform of one's own is given pictures as they are; it is never called here.
     chosen = {"samples": request.settings.samples, "seed": request.settings.seed}
     asked = Request.parse({"images": images, "transform": torch.as_tensor, **chosen})
-    feed = open_images(asked, open_model(nn.Identity(), asked))
-    pictures = []
+    feed, pictures = open_images(asked, open_model(nn.Identity(), asked)), []
     for number in range(feed.n):
         name, pixels = feed.name(number), feed.pixels(number)
         if pixels is None or pixels.shape[2:] != (3,):
             raise ErfscopeError(f"{name} is no picture of one frame; bands and volumes need input_size= (--input-size)")
-        pictures.append(LamPicture(name, pixels, _note(name) if feed.kind == "image" else ""))
+        grey = np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
+        pictures.append((name, pixels if channels == 3 else grey))
     return pictures
 
 
 def _note(path: str) -> str:
-    """What of a file its 8-bit colours do not hold, and what they add."""
+    """What of a file its 8-bit colours do not hold, and what they add; "" of what is no file."""
+    if not Path(path).is_file():
+        return ""
     with Image.open(path) as file:
         is_deep, is_grey = file.mode.startswith("I"), file.mode in ("1", "L") or file.mode.startswith("I")
     notes = ["16 bit, of which the upper 8 are read: give a .npy file for all"] * is_deep
     return ", ".join(notes + ["grey, repeated where the model takes three channels"] * is_grey)
 
 
-def _smaller(picture: LamPicture, scale: int | None) -> tuple[LamPicture, LamPicture]:
+def _smaller(pixels: Pixels, scale: int | None) -> tuple[Pixels, Pixels]:
     """A picture made smaller by a factor, and what of the picture it shows."""
     if scale is None or scale < 1:
         raise ErfscopeError("pictures of high resolution alone need scale= (--scale), by which they are made smaller")
-    height, width = (side // scale for side in picture.pixels.shape[:2])
-    kept = np.ascontiguousarray(picture.pixels[: height * scale, : width * scale])
-    small = Image.fromarray(kept).resize((width, height), Image.Resampling.BICUBIC)
-    return picture._replace(pixels=np.asarray(small)), picture._replace(pixels=kept)
-
-
-def _values(model: OpenModel, pixels: Pixels) -> Tensor:
-    """A picture as a model of one channel or three takes it.
-
-    Raises:
-        ErfscopeError: it takes another number of channels.
-    """
-    channels = model.adapter.preprocess.channels
-    if channels not in (1, 3):
-        text = f"{model.label} takes {channels} channels, and a picture has 3"
-        raise ErfscopeError(f"{text}: give a tensor or a .npy file (C, H, W)")
-    fitting = pixels if channels == 3 else np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
-    return _plain(model, model.adapter.preprocess.normalise(fitting[None])[0])
+    height, width = (side // scale for side in pixels.shape[:2])
+    kept = np.ascontiguousarray(pixels[: height * scale, : width * scale])
+    small = Image.fromarray(np.squeeze(kept)).resize((width, height), Image.Resampling.BICUBIC)
+    return np.asarray(small).reshape(height, width, -1), kept
 
 
 def _plain(model: OpenModel, values: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +14,8 @@ from torch import nn
 
 from erfscope.apps.lam.attribution import MAPS, BlurPath, LamWindow, attribute
 from erfscope.apps.lam.inputs import LamInput, arrays_of, inputs_of
-from erfscope.apps.lam.lam_map import LamMap
-from erfscope.apps.lam.maps import Lam
+from erfscope.apps.lam.maps import Lam, joined, read
+from erfscope.apps.lam.records import LamMap
 from erfscope.apps.lam.sizes import sizes
 from erfscope.apps.lam.windows import SIZE, place_of, refuse_no_image, windows_of
 from erfscope.core import (
@@ -51,12 +52,14 @@ def lam(
     scale: int | None = None,
     null: bool = False,
     path: BlurPath | Mapping[str, Any] | None = None,
+    tolerance: float | None = None,
     **options: Any,
 ) -> Lam:
     """Local attribution maps (LAM): where the input gives a window of a restored image its edges.
 
     Args:
-        models: As for :func:`erfscope.compare`: one, several, or by their labels. All return images of one size.
+        models: As for :func:`erfscope.compare`: one, several, or by their labels. All return images of one size. Of
+            several, .json files of stored maps stand before those that are measured now.
         images: Pictures (files, folders, uint8 arrays) at their own size; tensors, floating arrays and .npy files
             (C, *space), which are used as they are; volumes and bands of other files with ``input_size``. Pictures go
             in from 0 to 1, unless the model or ``mean`` and ``std`` state a normalisation.
@@ -67,6 +70,8 @@ def lam(
         null: Whether each model is measured again with its weights shuffled inside of each tensor.
         path: ``steps``, ``sigma``, ``kernel``, ``gradient_at`` ("end", "start", "middle") and ``map_of`` ("sum",
             "channels", "root") of the path, where they are not the demo's.
+        tolerance: By which share of the first model's the DI and r90 of each other may differ: see
+            :meth:`Lam.verdicts`.
         **options: Those of :func:`erfscope.analyze` that say how a model is built and run.
 
     Returns:
@@ -82,7 +87,12 @@ def lam(
         if name not in TAKEN:
             raise unknown("option", name, sorted(TAKEN), where="lam", limit=len(TAKEN))
     path = path if isinstance(path, BlurPath) else BlurPath(**(path or {}))
-    entries, own = named_models(models, options)
+    several: Any = models if isinstance(models, Mapping | list | tuple) else [models]
+    kept = [] if isinstance(several, Mapping) else [read(each) for each in several if is_stored(each)]
+    live = [each for each in several if not is_stored(each)] if kept else several
+    if kept and not live:
+        return joined(kept, tolerance)
+    entries, own = named_models(live, options)
     request, maps, agreed = Request.parse(own), list[LamMap](), dict[int, Any]()
     for label, model in entries:
         asked = request.of_model(label)
@@ -96,7 +106,12 @@ def lam(
             if null:
                 with shuffled(opened.module, asked.settings.seed):
                     maps += ask(label + SHUFFLED)
-    return Lam(maps=tuple(maps), path=path)
+    return joined([*kept, Lam(maps=maps, path=path)], tolerance)
+
+
+def is_stored(model: Any) -> bool:
+    """Whether a model is named by a file of stored maps."""
+    return isinstance(model, str | Path) and Path(model).suffix == ".json"
 
 
 def _maps_of(
@@ -134,13 +149,15 @@ def _maps_of(
         found = attribute(sized, site, x, windows, path, batch_size=asked.settings.batch_size)
         for window, each in zip(windows, found, strict=True):
             place, values = place_of(site, window), MAPS[path.map_of](each.signed).numpy()
+            numbers = sizes(values, place.centre, sized.adapter.preprocess.axes)
             yield LamMap(
                 model=label,
                 image=given.name,
-                window=window,
+                window=(*window.start, window.size),
+                **numbers,
+                trf=place.size_text,
                 values=values,
                 place=place,
-                sizes=sizes(values, place.centre),
                 completeness=each.completeness,
                 picture=x.numpy(),
                 restored=each.restored.numpy(),

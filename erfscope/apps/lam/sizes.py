@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from erfscope.core import FloatArray
+from erfscope.core import MEASURES, Axes, ErfMap, FloatArray, Prepared
+
+#: The sizes of a map: their head, and their meaning.
+SIZES = {
+    "di": ("DI", "100 (1 - Gini), which falls with the input's size"),
+    "r50_px": ("r50", "px around the window that hold half of the map"),
+    "r90_px": ("r90", "px around the window that hold nine tenths"),
+    "area_px": ("area", "exp(entropy), the px of a flat map as spread"),
+}
 
 
 def gini(values: FloatArray) -> float:
@@ -20,25 +28,21 @@ def gini(values: FloatArray) -> float:
     return float(places @ ordered / (ordered.size * ordered.sum()))
 
 
-def sizes(values: FloatArray, centre: Sequence[float]) -> dict[str, float]:
-    """The sizes of a map (*space); not-a-number of one that is 0 everywhere.
+def sizes(values: FloatArray, centre: Sequence[float], axes: Axes) -> dict[str, Any]:
+    """The sizes of a map (*space) by the names of :data:`SIZES`; None each of one that is 0 everywhere.
 
     Args:
         values: The map, non-negative.
         centre: The window's centre, in cells of the map.
+        axes: What its axes are.
 
     Returns:
-        ``di``: the diffusion index 100 (1 - gini). ``r50_px``, ``r90_px``: the distance from the centre within which
-        cells hold half and nine tenths of the map. ``area_px``: exp(entropy), the cells of a flat map as spread.
+        ``di``: the diffusion index 100 (1 - gini). The others are the measures r50, r90 and entropy_area around the
+        window's centre, in cells.
     """
     if not values.any():
-        return dict.fromkeys(("di", "r50_px", "r90_px", "area_px"), math.nan)
-    shares = values.ravel() / values.sum()
-    offsets = [np.arange(side) - middle for side, middle in zip(values.shape, centre, strict=True)]
-    distances = np.linalg.norm(np.stack(np.meshgrid(*offsets, indexing="ij")), axis=0).ravel()
-    order = np.argsort(distances, kind="stable")
-    held = np.cumsum(shares[order])
-    r50, r90 = (float(distances[order][np.searchsorted(held, share * held[-1])]) for share in (0.5, 0.9))
-    some = shares[shares > 0]
-    area = math.exp(-float(some @ np.log(some)))
-    return {"di": 100 * (1 - gini(values)), "r50_px": r50, "r90_px": r90, "area_px": area}
+        return dict.fromkeys(SIZES)
+    cells = Axes.named(axes.names)
+    erf = Prepared.of(ErfMap(values=values / values.sum(), center_px=tuple(centre), stride_px=(), axes=cells))
+    measured = (MEASURES[name].of(erf) for name in ("r50", "r90", "entropy_area"))
+    return dict(zip(SIZES, (100 * (1 - gini(values)), *measured), strict=True))

@@ -39,10 +39,11 @@ def windows_of(words: Any, space: Sequence[int], x: Tensor, size: int = SIZE) ->
         if window.size < 1 or any(
             low < 0 or low + window.size >= side for low, side in zip(window.start, space, strict=True)
         ):
-            last = ",".join(str(side - window.size - 1) for side in space)
+            text, last = ",".join(map(str, (*window.start, window.size))), [side - window.size - 1 for side in space]
+            latest = f"one of {window.size} begins at {','.join(map(str, last))} at the latest"
             raise ErfscopeError(
-                f"window {window} lies outside the output, {size_text(space)} pixels, of which each window leaves the"
-                f" last row and column free: one of {window.size} begins at {last} at the latest"
+                f"window {text} lies outside the output, {size_text(space)} pixels, of which each window leaves the"
+                f" last row and column free: {latest if min(last) >= 0 else f'the largest is {min(space) - 1} wide'}"
             )
     return list(dict.fromkeys(found))
 
