@@ -14,6 +14,14 @@
 
 (() => {
   "use strict";
+  // The scale and the range in force stand on the root, which maps that are shown a second time inherit from.
+  document.querySelector(".controls")?.addEventListener("change", ({ target }) => {
+    document.documentElement.dataset[target.name] = target.value;
+  });
+})();
+
+(() => {
+  "use strict";
   const table = document.querySelector("table.results");
   if (!table) return;
   const body = table.tBodies[0];
