@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STUDY_NAMES = (
     *("theorems", "luo-gaussian", "luo-growth", "luo-subsample-dilation", "luo-skip", "luo-dropout"),
     *("luo-nonlinearity", "luo-init", "luo-training", "correlations", "syncmnist", "sort-of-clevr", "padding"),
-    *("gatv2-gradients", "attention-pooling", "trust"),
+    *("gatv2-gradients", "attention-pooling", "trust", "trained"),
 )
 #: The words of --effort.
 EFFORTS = ("quick", "full", "long")
@@ -39,7 +39,8 @@ EFFORTS = ("quick", "full", "long")
     "--data",
     metavar="DIR",
     type=command.File(),
-    help="The papers' own data set, for studies that take one (--list says which). Default: data made here.",
+    help="The papers' own data set, or your images, for studies that take them (--list says which). Default: data made"
+    " here.",
 )
 @click.option(
     "--cache",

@@ -198,6 +198,19 @@ STUDIES: dict[str, Study] = {
             ),
             data="weights",
         ),
+        Study(
+            name="trained",
+            source="Luo et al. 2016; Tan & Le 2019",
+            shows="what ImageNet training does to the ERFs of classifiers, on photographs, at every stage",
+            seconds=900,
+            quick_seconds=45,
+            home="trained",
+            reason=(
+                "how wide the ERF of a random net is depends on how its weights are drawn, and on the statistics of its"
+                " normalisations"
+            ),
+            data="photographs",
+        ),
     )
 }
 
