@@ -261,7 +261,7 @@ def is_clipped(result: Result) -> bool:
 def border_share(values: FloatArray) -> float:
     """Share of a map (H, W) of sum 1 that lies within a sixteenth of its side of the border."""
     rows, cols = (round(side / 16) for side in values.shape)
-    return 1 - float(values[rows:-rows, cols:-cols].sum())
+    return max(0.0, 1 - float(values[rows:-rows, cols:-cols].sum()))
 
 
 def _small(result: Result) -> FloatArray:
@@ -331,14 +331,17 @@ def _picture(rows: Sequence[StudyRow]) -> Picture:
         for some in own
     )
     maps = tuple(
-        ChartMap(title=f"{_short(some[-1])}, {word}", values=some[-1].maps[word], log=True)
+        ChartMap(title=f"{_short(some[-1])} {word}", values=some[-1].maps[word])
         for some in own
         for word in ("trained", "random")
     )
     return Picture(
         title="Trained models on photographs, random beside them: effective receptive fields (ERF)",
         rows=(charts, maps),
-        note="Above: radius that holds half of the ERF, with standard errors. Below: ERFs of the last stage.",
+        headings=(
+            "Radius that holds half of the ERF, by stage, with standard errors",
+            "ERF of the last stage's middle unit over the whole input, each map in its own range of colours",
+        ),
     )
 
 
