@@ -200,10 +200,10 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             name="trained",
-            source="Luo et al. 2016; Tan & Le 2019",
-            shows="what ImageNet training does to the ERFs of classifiers, on photographs, at every stage",
-            seconds=900,
-            quick_seconds=45,
+            source="Luo et al. 2016",
+            shows="ERFs of ImageNet classifiers, and of random ones, on photographs",
+            seconds=400,
+            quick_seconds=30,
             home="trained",
             reason=(
                 "training widens nets as PyTorch's layers draw them, and narrows those that timm draws or whose"

