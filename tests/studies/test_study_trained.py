@@ -108,7 +108,7 @@ def test_two_nets_of_the_same_weights_do_not_differ_and_random_seeds_differ_with
         ends = ("_difference", "_difference_se", "_spread")
         assert [getattr(row, name + end) for name in trained.MEASURES for end in ends] == [0.0] * 12
     # A net drawn like the others in the place of the trained one: its own spread over seeds is in no error.
-    case = trained.Case(name=LITE0, trained=lambda side: opened(7), images=4, seeds=3)
+    case = trained.TrainedNet(name=LITE0, trained=lambda side: opened(7), images=4, seeds=3)
     for row in trained._rows(StudyOptions(), case, crops):
         for name in trained.MEASURES:
             numbers = [getattr(row, f"{name}_{word}") for word in ("difference", "difference_se", "spread")]

