@@ -3,8 +3,10 @@ lacks."""
 
 from __future__ import annotations
 
+import csv
 import math
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -183,6 +185,20 @@ def test_names_of_timm_are_measured_where_their_weights_are_and_left_out_in_one_
     with pytest.warns(erfscope.ErfWarning, match="1 of 3 names of timm are left out: pretrained weights of resnet18"):
         found = trained.study(StudyOptions(effort="long"))
     assert [row.model for row in found.rows if row.is_last] == ["test_resnet", "test_vit"]
+
+
+def test_the_committed_fields_of_small_nets_are_those_by_arithmetic():
+    file = Path(__file__).parents[2] / "benchmarks" / "tables" / "trained_small.csv"
+    with file.open(encoding="utf-8", newline="") as lines:
+        fields = {(row["model"], row["layer"]): int(row["TRF"].split()[0]) for row in csv.DictReader(lines)}
+    # The score of a face sees what it was designed for.
+    scores = {"PNet": "conv4_1", "RNet": "dense5_1", "ONet": "dense6_1"}
+    assert [fields[model, layer] for model, layer in scores.items()] == [12, 24, 48]
+    # CREPE: a kernel of 512 and stride 4, then five of 64, each after a maximum over two steps.
+    size, step = 512, 4
+    for number in range(1, 7):
+        assert fields["CREPE tiny", f"net.conv{number}"] == size
+        size, step = size + step + 63 * 2 * step, 2 * step
 
 
 def test_a_claim_is_reproduced_where_the_difference_is_two_of_its_errors():
