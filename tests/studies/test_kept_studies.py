@@ -84,7 +84,7 @@ def test_a_kept_run_is_printed_drawn_and_listed_and_nothing_is_run(monkeypatch, 
 #: Studies whose claims follow from their rows alone.
 OF_ROWS = (
     *("theorems", "luo-gaussian", "luo-growth", "luo-subsample-dilation", "luo-skip", "luo-dropout"),
-    *("luo-nonlinearity", "luo-init", "correlations", "padding", "gatv2-gradients", "trust"),
+    *("luo-nonlinearity", "luo-init", "correlations", "padding", "gatv2-gradients", "trust", "trained"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 STUDY_NAMES = (
     *("theorems", "luo-gaussian", "luo-growth", "luo-subsample-dilation", "luo-skip", "luo-dropout"),
     *("luo-nonlinearity", "luo-init", "luo-training", "correlations", "syncmnist", "sort-of-clevr", "padding"),
-    *("gatv2-gradients", "attention-pooling", "trust"),
+    *("gatv2-gradients", "attention-pooling", "trust", "trained"),
 )
 #: The words of --effort.
 EFFORTS = ("quick", "full", "long")
@@ -39,7 +40,8 @@ EFFORTS = ("quick", "full", "long")
     "--data",
     metavar="DIR",
     type=command.File(),
-    help="The papers' own data set, for studies that take one (--list says which). Default: data made here.",
+    help="The papers' own data set, or your images, for studies that take them (--list says which). Default: data made"
+    " here.",
 )
 @click.option(
     "--cache",
@@ -102,9 +104,16 @@ def study(
                 " out --show to run it with other options, or these options"
             )
     else:
-        with command.progress(quiet, in_lines=effort == "long") as bar:
+        from erfscope import ErfWarning
+
+        with (
+            warnings.catch_warnings(record=True, action="always", category=ErfWarning) as said,
+            command.progress(quiet, in_lines=effort == "long") as bar,
+        ):
             options: dict[str, Any] = {"seed": seed, "effort": effort, "data": data}
             result = run(name, **options, cache=kept, progress=bar)
+        for each in said:
+            command.complain(str(each.message))
     for path in output:
         result.save(path, force=force)
     _print(result, chosen, output, quiet=quiet)

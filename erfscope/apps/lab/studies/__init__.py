@@ -198,6 +198,19 @@ STUDIES: dict[str, Study] = {
             ),
             data="weights",
         ),
+        Study(
+            name="trained",
+            source="Luo et al. 2016",
+            shows="ERFs of ImageNet classifiers, and of random ones, on photographs",
+            seconds=400,
+            quick_seconds=30,
+            home="trained",
+            reason=(
+                "training widens nets as PyTorch's layers draw them, and narrows those that timm draws or whose"
+                " normalisations have the statistics of images, more so at twice the side, where the border cuts less"
+            ),
+            data="photographs",
+        ),
     )
 }
 

@@ -153,5 +153,17 @@ def _restored(file: Path, net: nn.Module, optimizer: torch.optim.Optimizer) -> t
         raise ErfscopeError(f"{file} is damaged ({reason}); remove it, and the net is trained again") from error
 
 
+def set_statistics(net: nn.Module, pictures: Tensor) -> None:
+    """Give the normalisations the mean and variance that these images (B, 3, H, W) have in the untrained net."""
+    norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.no_grad():
+        net.train()(pictures)
+    net.eval()
+    for norm in norms:
+        norm.momentum = 0.1
+
+
 def _is_finite(net: nn.Module) -> bool:
     return all(bool(values.isfinite().all()) for values in net.state_dict().values())

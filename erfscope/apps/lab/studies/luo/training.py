@@ -31,7 +31,7 @@ from erfscope.apps.lab.studies.study import (
     result_with_map,
     with_error,
 )
-from erfscope.apps.lab.studies.training import is_flat, train
+from erfscope.apps.lab.studies.training import is_flat, set_statistics, train
 from erfscope.show import Chart, ChartMap, Curve, Picture
 
 RATE = 3e-3
@@ -83,7 +83,7 @@ def _taught(asked: StudyOptions, lesson: Lesson) -> StudyRow:
     net, task, steps = lesson.net, lesson.task, asked.pick(full=50, quick=20, smoke=30)
     pictures, _ = task.shown(asked.pick(full=20, quick=8, smoke=4), lesson.stream(asked, ERF))
     built = _erf(net, pictures)
-    _set_statistics(net, task.train(4 * lesson.batch, lesson.stream(asked, STATISTICS))[0])
+    set_statistics(net, task.train(4 * lesson.batch, lesson.stream(asked, STATISTICS))[0])
     before = _erf(net, pictures)
     validation = task.test(asked.pick(full=64, quick=16, smoke=8), lesson.stream(asked, VALIDATION))
 
@@ -107,18 +107,6 @@ def _taught(asked: StudyOptions, lesson: Lesson) -> StudyRow:
     scored = task.test(asked.pick(full=256, quick=256, smoke=64), lesson.stream(asked, SCORE))
     accuracy = _accuracy(net, *scored, classes=task.classes)
     return _row(lesson, history, steps, (built, before, after), accuracy)
-
-
-def _set_statistics(net: nn.Module, pictures: Tensor) -> None:
-    """Give the normalisations the mean and variance that these images (B, 3, H, W) have in the untrained net."""
-    norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
-    for norm in norms:
-        norm.momentum = 1.0
-    with torch.no_grad():
-        net.train()(pictures)
-    net.eval()
-    for norm in norms:
-        norm.momentum = 0.1
 
 
 def _accuracy(net: nn.Module, pictures: Tensor, classes_of: Tensor, *, classes: int) -> float:
