@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from erfscope.adapters.insertion import insert
     from erfscope.adapters.module import ModuleAdapter
     from erfscope.adapters.opening import load, wrap
+    from erfscope.adapters.sources.catalogue import model_names
     from erfscope.adapters.sources.sources import split_label
     from erfscope.adapters.timm_model import TimmAdapter
     from erfscope.core.values.names import IMAGE
 
-__all__ = ["IMAGE", "ModuleAdapter", "TimmAdapter", "insert", "load", "split_label", "wrap"]
+__all__ = ["IMAGE", "ModuleAdapter", "TimmAdapter", "insert", "load", "model_names", "split_label", "wrap"]
 
 #: Name -> its module. A name is loaded when it is first used, so that the command line knows the sources without torch.
 _HOMES = {
@@ -25,6 +26,7 @@ _HOMES = {
     "TimmAdapter": "erfscope.adapters.timm_model",
     "insert": "erfscope.adapters.insertion",
     "load": "erfscope.adapters.opening",
+    "model_names": "erfscope.adapters.sources.catalogue",
     "split_label": "erfscope.adapters.sources.sources",
     "wrap": "erfscope.adapters.opening",
 }

@@ -426,7 +426,7 @@ def site(tmp_path_factory):
 
 @pytest.mark.more
 def test_the_site_builds_without_a_warning_and_has_every_page(site):
-    assert {file.stem for file in site.glob("*.html")} == {*(page.stem for page in DOCS), "404"}
+    assert {file.stem for file in site.glob("*.html")} == {*(page.stem for page in DOCS), "404", "atlas"}
 
 
 @pytest.mark.more

@@ -6,7 +6,6 @@ Type checkers read them here, and ``__init__.py`` loads each on first use.
 from erfscope.adapters import ModuleAdapter as ModuleAdapter
 from erfscope.adapters.recorded import sharing_recordings as sharing_recordings
 from erfscope.adapters.requested import Model as Model
-from erfscope.adapters.sources.catalogue import model_names as model_names
 from erfscope.core.answer.json_values import from_json as from_json
 from erfscope.core.answer.json_values import to_json as to_json
 from erfscope.core.answer.layers import LayerRow as LayerRow

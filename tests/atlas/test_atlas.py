@@ -111,10 +111,10 @@ def test_the_table_of_programs_has_every_number():
     assert float(rows[0]["r50"]) == known["resnet18"].sizes["r50"][0]
 
 
-def test_names_are_those_of_the_installed_timm(command):
-    code, out, _ = command("models", "test_vit*", "--names")
+def test_names_with_weights_are_those_of_the_installed_timm(command):
+    code, out, _ = command("models", "test_vit*", "--pretrained")
     assert code == 0
-    assert out.split() == __import__("timm").list_models("test_vit*")
+    assert out.split() == __import__("timm").list_models("test_vit*", pretrained=True)
 
 
 @pytest.mark.slow

@@ -11,23 +11,25 @@ from erfscope.show import command
 
 @click.command()
 @click.argument("pattern", required=False, type=command.ModelName())
-@click.option("--names", is_flag=True, help="Only names, one a line; those that the installed timm has.")
-@click.option("--pretrained", is_flag=True, help="Only names that have pretrained weights, with their tags.")
+@click.option(
+    "--pretrained", is_flag=True, help="Only list names that the installed timm has weights for, with their tags."
+)
 @command.options({name: command.OUTPUT_OPTIONS[name] for name in ("format", "json")}, in_panels=False)
 @command.with_verbose
-def models(pattern: str | None, names: bool, pretrained: bool, verbose: bool, **given: Any) -> int:
+def models(pattern: str | None, pretrained: bool, verbose: bool, **given: Any) -> int:
     """List timm's models that match PATTERN, e.g. `'*next*tiny*'`, with what is known of each.
 
     A PATTERN without wildcards matches names that contain it. The numbers are kept with erfscope: nothing is run. ERFs
     are of random weights; models without one were not measured.
     """
-    if names or pretrained:
-        from erfscope.core import model_names, unknown
+    if pretrained:
+        from erfscope.adapters import model_names
+        from erfscope.core import unknown
 
         with command.importing_torch():
-            found = model_names(pattern, pretrained=pretrained)
+            found = model_names(pattern, pretrained=True)
         if not found:
-            raise unknown("model", pattern or "", model_names(None, pretrained=pretrained), where="timm")
+            raise unknown("model", pattern or "", model_names(None, pretrained=True), where="timm")
         command.say("\n".join(found))
         return 0
     from erfscope.apps.atlas.atlas import models as known_models
