@@ -12,7 +12,7 @@ from erfscope.show import command
 @click.command()
 @click.argument("pattern", required=False, type=command.ModelName())
 @click.option(
-    "--pretrained", is_flag=True, help="Only list names that the installed timm has weights for, with their tags."
+    "--pretrained", is_flag=True, help="Only names that the installed timm has weights for, with their tags."
 )
 @command.options({name: command.OUTPUT_OPTIONS[name] for name in ("format", "json")}, in_panels=False)
 @command.with_verbose
