@@ -201,7 +201,7 @@ def keep(journal: Lines, erfs: Lines, module_of: dict[str, str], made: dict[str,
     before = kept_rows()
     print("\n".join(changes(before, rows)) if before else "no atlas was kept before")
     head = json.dumps({"schema": SCHEMA, "versions": made})
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+    lines = ",\n".join(f"{json.dumps(name)}:{json.dumps(row, separators=(',', ':'))}" for name, row in rows.items())
     STRUCTURES.write_text(f'{head[:-1]}, "models": {{\n{lines}\n}}}}\n', encoding="utf-8")
     results = [rounded(line["result"]) for line in erfs.models.values() if "result" in line]
     results.sort(key=lambda result: result["model"])
