@@ -96,6 +96,11 @@ def test_what_it_lacks_is_said_in_a_line(command, arguments, words):
     assert words in said
 
 
+def test_the_model_that_is_named_comes_first():
+    assert [*erfscope.models("resnet50")][:2] == ["resnet50", "resnet50_clip"]
+    assert "wide_resnet50_2" in erfscope.models("resnet50")
+
+
 def test_a_model_without_a_measured_field_says_how_to_measure_it():
     known = next(row for row in erfscope.models().values() if not row.sizes and row.layer)
     with pytest.raises(erfscope.ErfscopeError, match=f"erfscope analyze {known.name} --weights random"):

@@ -153,6 +153,8 @@ def models(pattern: str | None = None) -> Atlas:
     names = [name for name in kept["models"] if glob is None or fnmatch.fnmatchcase(name, glob)]
     if not names:
         raise unknown("model", pattern or "", kept["models"], where="the atlas of timm")
+    # The model of that name comes first, then those whose names begin so.
+    names.sort(key=lambda name: (name != pattern, not name.startswith(pattern or "")))
     sizes = _sizes()
     entries = {name: _entry(name, kept["models"][name], sizes.get(name, {})) for name in names}
     return Atlas(entries=entries, versions=kept["versions"])
