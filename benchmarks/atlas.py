@@ -244,7 +244,8 @@ def sample(count: int, seed: int) -> int:
     """Repeat some structures and their ERFs, of those models that have one; returns 1 where they have changed."""
     kept = kept_rows()
     erfs = {row["model"]: row for row in json.loads(ERFS.read_text(encoding="utf-8"))["results"]}
-    names = sorted(random.Random(seed).sample(sorted(kept), count))
+    drawn = random.Random(seed)
+    names = sorted({*drawn.sample(sorted(kept), count - count // 4), *drawn.sample(sorted(erfs), count // 4)})
     bad = []
     for name in names:
         outcome = run_alone(structure_of_name, name, limits=Limits(seconds=SECONDS, bytes=BYTES))

@@ -37,8 +37,15 @@ def write(
         made: The versions that it was made with.
     """
     sizes = {each["model"]: {name: _size(each["measures"][name]) for name in MEASURES} for each in results}
+    cut = {each["model"] for each in results if any(found["code"] == "clipped" for found in each["warnings"])}
     models = [
-        {"name": name, **row, **({"sizes": sizes[name], "picture": coloured(pictures[name])} if name in sizes else {})}
+        {
+            "name": name,
+            **row,
+            **(
+                {"sizes": sizes[name], "picture": coloured(pictures[name]), "cut": name in cut} if name in sizes else {}
+            ),
+        }
         for name, row in rows.items()
     ]
     # "<" would end the script.

@@ -30,10 +30,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import timm
 import torch
+from atlas import modules as timm_modules
 from torch import Tensor, nn
 from whole_calls import take_turns
 from zoo_rows import ZOO
-from zoo_timm import timm_models
 
 import erfscope
 from erfscope.core.answer.maps.trust import Trust
@@ -66,7 +66,7 @@ Row = tuple[str, tuple[int, ...] | None]
 
 def rows() -> list[Row]:
     """(model, input size): the first model of each of timm's modules in ``zoo_rows.py``, and those of torchvision."""
-    modules, found = {model.name: model.module for model in timm_models()}, dict[str, Row]()
+    modules, found = timm_modules(), dict[str, Row]()
     for entry in ZOO:
         if isinstance(entry.model, str) and entry.model in modules:
             found.setdefault(modules[entry.model], (entry.model, entry.size))

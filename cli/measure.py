@@ -138,6 +138,8 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
             raise ErfscopeError(f"--{name.replace('_', '-')} works only with --isolate; add that, or leave it out")
     if isolate and given.pop("of") is not None:
         raise ErfscopeError("--isolate is for models by name, not for checkpoints --of one")
+    if kept and given.get("of") is not None:
+        raise ErfscopeError("--of compares checkpoints of one model; leave out --atlas")
     if isolate and kept:
         raise ErfscopeError("--isolate is for models that are measured; name kept rows without it: --atlas")
 
@@ -149,13 +151,13 @@ def compare(models: tuple[str, ...], sort: str | None, **given: Any) -> int:
             from erfscope.core.run.isolated import compare_isolated
 
             return compare_isolated(models, **limits, **keywords)
-        from erfscope.apps.atlas.atlas import models as known_models
+        from erfscope.apps.atlas.atlas import erf_of
         from erfscope.core.run.comparison import compare
 
         if are_stored:
             # What settings files and variables say is for models that are measured.
             keywords = {name: value for name, value in keywords.items() if name not in given or on_command_line(name)}
-        return compare([*models, *(known_models(name)[name].erf for name in kept)], **keywords)
+        return compare([*models, *map(erf_of, kept)], **keywords)
 
     return measured(run, wanted, given, models=models, read=stored, sort=sort, hint=not are_stored)
 

@@ -126,3 +126,15 @@ def test_a_picture_of_the_terminal_that_is_committed_has_the_words_of_today(name
     drawn, kept = (path.read_text(encoding="utf-8") for path in (screenshots["draw"](name), DOCS / f"{name}.svg"))
     # Numbers may differ between machines.
     assert re.sub(r"[\d.]+", "#", drawn) == re.sub(r"[\d.]+", "#", kept)
+
+
+def test_what_benchmarks_import_of_one_another_is_there():
+    own = {path.stem: path.read_text(encoding="utf-8") for path in (DOCS.parent / "benchmarks").glob("*.py")}
+    for name, text in own.items():
+        for module, imported in re.findall(r"^from (\w+) import (\(.+?\)|[^(\n]+)$", text, flags=re.M | re.S):
+            # Packages that need not be installed are no modules of this folder.
+            if module in own:
+                there = re.findall(r"^(?:def |class )?(\w+(?:, \w+)*)\b", own[module], flags=re.MULTILINE)
+                defined = {each for line in there for each in line.split(", ")}
+                asked = re.findall(r"\w+", re.sub(r" as \w+", "", imported))
+                assert set(asked) <= defined, (name, module)

@@ -86,7 +86,11 @@ def test_rows_of_other_images_are_not_compared(command):
     ("arguments", "words"),
     [
         (("models", "nosuchmodel"), "unknown model 'nosuchmodel' in the atlas of timm"),
+        (("models", "xyz*"), "no model of the atlas of timm matches 'xyz*'"),
         (("compare", "--atlas", "resnet19"), "did you mean 'resnet18'"),
+        (("compare", "--atlas", "resnet"), "unknown model 'resnet'"),
+        (("compare", "--atlas", "resnet*"), "unknown model 'resnet*'"),
+        (("compare", "a.pth", "--of", "resnet18", "--atlas", "resnet18"), "leave out --atlas"),
         (("compare", "test_vit", "--isolate", "--atlas", "resnet18"), "--atlas"),
     ],
 )
@@ -94,6 +98,13 @@ def test_what_it_lacks_is_said_in_a_line(command, arguments, words):
     code, _, said = command(*arguments)
     assert code == 2
     assert words in said
+
+
+def test_sizes_that_the_border_cuts_are_marked(command):
+    known = erfscope.models("resnet50")
+    assert "clipped" in known["resnet50"].findings
+    assert "≥61.6" in known.table() and "≥" in command("models", "resnet50")[1]  # noqa: PT018
+    assert "≥" not in erfscope.models("vgg16").table()
 
 
 def test_the_model_that_is_named_comes_first():

@@ -72,7 +72,7 @@ def test_json_csv_latex_and_figures_hold_the_answer(run: Run) -> None:
     found = json.loads(out)
     assert found == json.loads(Path("lam.json").read_text())
     (row,) = found["maps"]
-    assert (found["schema"], row["window"], row["trf"]) == ("erfscope-lam-1", [10, 12, 8], "9x9")
+    assert (found["schema"], row["window"], row["trf"]) == ("erfscope.lam/1", [10, 12, 8], "9x9")
     assert found["path"]["steps"] == 5
     assert run("nets.py:small", *ASKED, "-o", "lam.json")[0] == 2
     for name in ("lam.csv", "lam.tex", "lam.md", "lam.png", "lam.pdf"):
@@ -167,16 +167,31 @@ def test_stored_maps_come_first_and_a_tolerance_decides_the_exit_code(run: Run) 
 
 
 @pytest.mark.slow
+def test_each_model_is_guarded_by_the_one_of_its_name(run: Run) -> None:
+    many = ("--image", "lr", "--window", "grid:2", "--steps", "4")
+    assert run("nets.py:small", "nets.py:large", *many, "-o", "two.json")[0] == 0
+    code, out, _ = run("two.json", "nets.py:large", "nets.py:small", *many, "--tolerance", "0.05")
+    assert (code, out.count("pass: ")) == (0, 4)
+    code, out, _ = run("two.json", "nets.py:small", "--null", *many, "--tolerance", "0.05")
+    assert (code, out.count("pass: ")) == (0, 2)
+    sixteen = ("--image", "lr/0.png", "--window", "grid:4", "--window-size", "4", "--steps", "2")
+    assert run("nets.py:small", *sixteen, "-o", "page.html")[0] == 0
+    assert "12 of 16 windows are drawn" in Path("page.html").read_text()
+
+
+@pytest.mark.slow
 def test_stored_maps_that_do_not_fit_are_refused_in_one_line(run: Run) -> None:
     assert run("nets.py:small", *ASKED, "-o", "kept.json")[0] == 0
-    Path("other.json").write_text('{"schema": "erfscope-lam-2", "path": {}, "maps": []}')
-    Path("none.json").write_text('{"schema": "erfscope-lam-1", "path": {}, "maps": []}')
+    Path("other.json").write_text('{"schema": "erfscope.lam/2", "path": {}, "maps": []}')
+    Path("none.json").write_text('{"schema": "erfscope.lam/1", "path": {}, "maps": []}')
     Path("half.json").write_text(Path("kept.json").read_text()[:200])
     for asked, says in [
         (("kept.json", "nets.py:small", "--image", "lr/1.png", *ASKED[2:]), "has other images or windows than"),
         (("kept.json", "nets.py:small", *ASKED[:4], "--steps", "6"), "found along other paths"),
         (("kept.json", "kept.json"), "one model twice"),
-        (("other.json",), "schema: Invalid enum value 'erfscope-lam-2'"),
+        (("kept.json", "--tolerance", "0.1"), "a tolerance is of models beside the first one"),
+        (("kept.json", "--image", "lr/0.png"), "leave out images"),
+        (("other.json",), "schema: Invalid enum value 'erfscope.lam/2'"),
         (("none.json",), "name no model"),
         (("half.json",), "cannot read 'half.json' as stored local attribution maps"),
         (("gone.json",), "cannot read 'gone.json' as stored local attribution maps"),

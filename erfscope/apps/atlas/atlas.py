@@ -67,6 +67,8 @@ class AtlasEntry:
     gmacs: float | None = None
     #: (value, standard error) of measures at random weights; none where the ERF was not measured.
     sizes: Mapping[str, tuple[float, float | None]]
+    #: Codes of what a reader of these has to know, such as ``clipped``: a part of the field lies outside of the input.
+    findings: tuple[str, ...] = ()
     #: Why there is no structure.
     error: str | None = None
 
@@ -111,10 +113,10 @@ class Atlas(Shown, Mapping[str, AtlasEntry]):
         yield _table([*self.entries.values()])
         reasons = {each.error for each in self.entries.values() if each.error}
         yield from (Note(text=reason) for reason in sorted(reasons))
-        made = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         yield Note(
             text="TRF: theoretical receptive field without operations that mix all positions; * sees everything by one."
-            f" Sizes of ERFs in px at random weights, seed 0, 20 synthetic images. {made}"
+            " Sizes of ERFs in px at random weights, seed 0, 20 synthetic images; ≥: the border of the input cuts them."
+            f" timm {self.versions['timm']}"
         )
 
     def table(self, format: str = "plain") -> str:
@@ -136,6 +138,17 @@ class Atlas(Shown, Mapping[str, AtlasEntry]):
         return document
 
 
+def erf_of(name: str) -> Result:
+    """The kept ERF of the model of this name; see :attr:`AtlasEntry.erf`.
+
+    Raises:
+        ErfscopeError: there is no such model, or it was not measured.
+    """
+    if name not in _kept()["models"]:
+        raise unknown("model", name, _kept()["models"], where="the atlas of timm")
+    return models(name)[name].erf
+
+
 def models(pattern: str | None = None) -> Atlas:
     """What is known of timm's models without running anything, from an atlas that erfscope keeps.
 
@@ -152,18 +165,20 @@ def models(pattern: str | None = None) -> Atlas:
     glob = pattern if pattern is None or any(mark in pattern for mark in "*?[") else f"*{pattern}*"
     names = [name for name in kept["models"] if glob is None or fnmatch.fnmatchcase(name, glob)]
     if not names:
+        if glob == pattern:
+            raise ErfscopeError(f"no model of the atlas of timm matches {pattern!r}")
         raise unknown("model", pattern or "", kept["models"], where="the atlas of timm")
     # The model of that name comes first, then those whose names begin so.
     names.sort(key=lambda name: (name != pattern, not name.startswith(pattern or "")))
     sizes = _sizes()
-    entries = {name: _entry(name, kept["models"][name], sizes.get(name, {})) for name in names}
+    entries = {name: _entry(name, kept["models"][name], *sizes.get(name, ({}, ()))) for name in names}
     return Atlas(entries=entries, versions=kept["versions"])
 
 
-def _entry(name: str, row: Mapping[str, Any], sizes: Mapping[str, Any]) -> AtlasEntry:
+def _entry(name: str, row: Mapping[str, Any], sizes: Mapping[str, Any], findings: tuple[str, ...]) -> AtlasEntry:
     given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
     given["stages"] = {stage: tuple(found) for stage, found in row.get("stages", {}).items()}
-    return AtlasEntry(name=name, sizes=sizes, **given)
+    return AtlasEntry(name=name, sizes=sizes, findings=findings, **given)
 
 
 @cache
@@ -172,9 +187,13 @@ def _kept() -> Any:
 
 
 @cache
-def _sizes() -> dict[str, dict[str, tuple[float, float | None]]]:
+def _sizes() -> dict[str, tuple[dict[str, tuple[float, float | None]], tuple[str, ...]]]:
+    """Of each measured model its sizes, and the codes of its findings."""
     return {
-        row["model"]: {name: (each["value"], each["se"]) for name, each in row["measures"].items()}
+        row["model"]: (
+            {name: (each["value"], each["se"]) for name, each in row["measures"].items()},
+            tuple(finding["code"] for finding in row["warnings"]),
+        )
         for row in json.loads(ERFS.read_text(encoding="utf-8"))["results"]
     }
 
@@ -190,7 +209,7 @@ def _table(rows: Sequence[AtlasEntry]) -> Table:
     """For people: columns that have no room go, the last ones first."""
     columns = (
         Column(name="model", kind="name", rank=0),
-        *(Column(name=name, kind="structure", rank=2) for name in ("input",)),
+        Column(name="input", kind="structure", rank=2),
         Column(name="layer", kind="text", rank=4),
         Column(name="stride", kind="structure", rank=2),
         Column(name="TRF", kind="structure", rank=0),
@@ -212,8 +231,8 @@ def _cells(row: AtlasEntry) -> list[Value]:
         row.layer or DASH,
         _side(row.stride_px),
         field,
-        *(_size(row.sizes.get(name)) for name in SIZES),
-        DASH if row.params is None else f"{row.params / 1e6:.3g} M",
+        *(_size(row, name) for name in SIZES),
+        DASH if row.params is None else f"{number(row.params / 1e6)} M",
         number(row.gmacs),
         _side(row.sees_whole_px),
         row.border_layer or DASH,
@@ -226,11 +245,13 @@ def _side(sides: Sequence[float]) -> str:
     return size_text(texts[:1] if len({*texts}) == 1 else texts) or DASH
 
 
-def _size(found: tuple[float, float | None] | None) -> Cell:
-    if found is None:
+def _size(row: AtlasEntry, name: str) -> Cell:
+    """A size with its error; one that the border of the input cuts has a mark."""
+    if name not in row.sizes:
         return MISSING
-    value, error = found
+    value, error = row.sizes[name]
     text, spread = rounded(value, error)
+    text = ("≥" if "clipped" in row.findings and name != "far_mass" else "") + text
     return Cell(text=text, value=value, error=None if spread is None else Cell(text=spread, value=error))
 
 

@@ -11,9 +11,7 @@ from erfscope.show import command
 
 @click.command()
 @click.argument("pattern", required=False, type=command.ModelName())
-@click.option(
-    "--pretrained", is_flag=True, help="Only names that the installed timm has weights for, with their tags."
-)
+@click.option("--pretrained", is_flag=True, help="Only names that the installed timm has weights for, with their tags.")
 @command.options({name: command.OUTPUT_OPTIONS[name] for name in ("format", "json")}, in_panels=False)
 @command.with_verbose
 def models(pattern: str | None, pretrained: bool, verbose: bool, **given: Any) -> int:
@@ -22,6 +20,7 @@ def models(pattern: str | None, pretrained: bool, verbose: bool, **given: Any) -
     A PATTERN without wildcards matches names that contain it. The numbers are kept with erfscope: nothing is run. ERFs
     are of random weights; models without one were not measured.
     """
+    chosen = command.chosen_format(given["format"], given["json"])
     if pretrained:
         from erfscope.adapters import model_names
         from erfscope.core import unknown
@@ -30,12 +29,11 @@ def models(pattern: str | None, pretrained: bool, verbose: bool, **given: Any) -
             found = model_names(pattern, pretrained=True)
         if not found:
             raise unknown("model", pattern or "", model_names(None, pretrained=True), where="timm")
-        command.say("\n".join(found))
+        command.print_json(found) if chosen == "json" else command.say("\n".join(found))
         return 0
     from erfscope.apps.atlas.atlas import models as known_models
 
     known = known_models(pattern)
-    chosen = command.chosen_format(given["format"], given["json"])
     if chosen == "json":
         command.print_json(known.to_json())
     elif chosen == "rich":

@@ -47,8 +47,8 @@ LAM = "Local attribution"
     "--tolerance",
     type=click.FloatRange(0, 1, min_open=True),
     metavar="SHARE",
-    help="End with 1 where DI or r90 of a model differ from the first one's by more, e.g. 0.05, and by more than their"
-    " error; with 3 where that cannot be told.",
+    help="End with 1 where DI or r90 of a model differ from the first one's of its name by more, e.g. 0.05, and by more"
+    " than 1.64 errors; with 3 where that cannot be told.",
     panel=LAM,
 )
 @click.option("--steps", default=50, show_default=True, help="Steps of the path of blurred inputs.", panel=LAM)

@@ -91,6 +91,8 @@ def lam(
     kept = [] if isinstance(several, Mapping) else [read(each) for each in several if is_stored(each)]
     live = [each for each in several if not is_stored(each)] if kept else several
     if kept and not live:
+        if images is not None or hr is not None or null:
+            raise ErfscopeError("stored maps are compared as they are: leave out images and --null, or name a model")
         return joined(kept, tolerance)
     entries, own = named_models(live, options)
     request, maps, agreed = Request.parse(own), list[LamMap](), dict[int, Any]()

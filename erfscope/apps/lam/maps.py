@@ -55,7 +55,7 @@ class Lam(Shown):
     path: BlurPath
     #: By which share the sizes of a model may differ from those of the first one; None where that is not asked.
     tolerance: float | None = None
-    schema: Literal["erfscope-lam-1"] = "erfscope-lam-1"
+    schema: Literal["erfscope.lam/1"] = "erfscope.lam/1"
 
     def __repr__(self) -> str:
         return f"<{self._headline()}>"
@@ -99,20 +99,25 @@ class Lam(Shown):
         error = found.jackknife_se()
         return fmean(means), None if error is None else error * found.widening
 
-    def completeness(self, model: str) -> float:
-        """The median over the windows of a model."""
-        return median([each.completeness for each in self.of(model) if each.completeness is not None] or [1.0])
+    def completeness(self, model: str) -> float | None:
+        """The median over the windows of a model; None where nothing is attributed."""
+        found = [each.completeness for each in self.of(model) if each.completeness is not None]
+        return median(found) if found else None
 
     def verdicts(self) -> list[tuple[int, str]]:
-        """For each model but the first, whether a guarded size differs from the first one's, as (exit code, line); none
-        without a tolerance T.
+        """Whether the guarded sizes of models differ, as (exit code, line) each; none without a tolerance T. A model is
+        compared with the first of its name, stored or measured; where no name is there twice, all with the first model.
 
         With the difference D and R = :data:`REACH` times its error, both of the same windows: it fails where abs(D) > T
         and abs(D) > R, passes where abs(D) <= T and abs(D) + R <= 2 T, and is inconclusive else.
         """
-        first, *others = self.models
+        first_of: dict[str, str] = {}
+        for model in self.models:
+            first_of.setdefault(_name(model), model)
+        pairs = [(model, first_of[_name(model)]) for model in self.models if first_of[_name(model)] != model]
+        pairs = pairs or [(model, self.models[0]) for model in self.models[1:]]
         found = []
-        for model in others if self.tolerance is not None else ():
+        for model, first in pairs if self.tolerance is not None else ():
             for size in GUARDED:
                 (value, error), (expected, _) = self.mean(model, size, first), self.mean(first, size)
                 limit, code = (self.tolerance or 0.0) * abs(expected or 0.0), 3
@@ -145,7 +150,8 @@ class Lam(Shown):
             fields = {each.trf for each in self.of(model)}
             trf = fields.pop() if len(fields) == 1 else "differs"
             sizes = [_cell(*self.mean(model, size)) for size in SIZES]
-            lines.append([model, *sizes, trf, f"{self.completeness(model):.3f}"])
+            complete = self.completeness(model)
+            lines.append([model, *sizes, trf, DASH if complete is None else f"{complete:.3f}"])
         own = (
             Column(name="TRF", title="TRF", symbol="TRF", gloss=TRF),
             Column(name="complete", gloss=COMPLETE, kind="number", rank=2),
@@ -195,7 +201,8 @@ class Lam(Shown):
                 window = f"window {each.window_text} of {each.image}"
                 found.append(f"{each.model}, {window}: without edges, nothing is attributed")
         for model in self.models:
-            if abs((complete := self.completeness(model)) - 1) > INCOMPLETE:
+            complete = self.completeness(model)
+            if complete is not None and abs(complete - 1) > INCOMPLETE:
                 text = f"{model}: attributions sum to {complete:.3f} of the objective's change"
                 found.append(f"{text}; take more steps (--steps), or the middle of each (--gradient-at middle)")
         return list(dict.fromkeys(found))
@@ -229,7 +236,9 @@ class Lam(Shown):
         try:
             drawn = [plot.figure_bytes(self.figure(n), ".png") for n in range(len(first))]
         except ErfscopeError as error:
-            drawn, undrawn = [], str(error)
+            drawn, undrawn = [], f"Without figures: {error}"
+        if drawn and len(self.of(self.models[0])) > len(drawn):
+            undrawn = f"{len(drawn)} of {len(self.of(self.models[0]))} windows are drawn; -o FILE.csv has all"
         template = (files("erfscope.apps.lam") / "lam.html.j2").read_text(encoding="utf-8")
         text: str = page.template_of(template).render(
             lam=self,
@@ -268,6 +277,11 @@ def read(path: str | Path) -> Lam:
     return replace(found, maps=[replace(each, model=f"{each.model} ({path})") for each in found.maps])
 
 
+def _name(model: str) -> str:
+    """A label without the file that its maps were stored in."""
+    return model.rpartition(" (")[0] if model.endswith(".json)") else model
+
+
 def joined(several: Sequence[Lam], tolerance: float | None) -> Lam:
     """Maps of the same windows as one answer, model after model.
 
@@ -281,6 +295,8 @@ def joined(several: Sequence[Lam], tolerance: float | None) -> Lam:
     for model, windows in zip(whole.models[1:], others, strict=True):
         if windows != first:
             raise ErfscopeError(f"{model} has other images or windows than {whole.models[0]}; give both the same")
+    if tolerance is not None and len(whole.models) < 2:
+        raise ErfscopeError("a tolerance is of models beside the first one; name a .json of stored maps first")
     if any(each.path != whole.path for each in several):
         raise ErfscopeError("stored maps were found along other paths; give the same steps, sigma and conventions")
     return whole
