@@ -269,9 +269,13 @@ def moved(name: str, kept: dict[str, Any], now: dict[str, Any]) -> Iterator[str]
         return
     for measure, before in kept["measures"].items():
         after = now["result"]["measures"][measure]
-        error = before["se"] or 0.0
-        if abs(after["value"] - before["value"]) > 2 * error + 1e-4 * abs(before["value"]):
-            yield f"{name}: {measure} {before['value']:.4g} ± {error:.2g} -> {after['value']:.4g}"
+        values = [each["value"] for each in (before, after)]
+        if None in values:
+            differ = values != [None, None]
+        else:
+            differ = abs(values[1] - values[0]) > 2 * (before["se"] or 0.0) + 1e-4 * abs(values[0])
+        if differ:
+            yield f"{name}: {measure} {values[0]} ± {before['se']} -> {values[1]}"
 
 
 if __name__ == "__main__":
