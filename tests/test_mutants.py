@@ -119,7 +119,7 @@ def test_quick_tests_come_first_and_a_fixture_counts_for_all_that_share_it(tmp_p
     assert tests.chosen(Fault(**fault, function=""), 0.5) == []
 
 
-@pytest.mark.slow
+@pytest.mark.more
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_fault_is_seen_by_the_test_that_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(mutants, "ROOT", tmp_path)

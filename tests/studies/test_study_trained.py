@@ -172,7 +172,7 @@ def test_the_command_says_what_is_left_out_in_one_line_and_shows_the_rest(monkey
     assert (code, told.splitlines()) == (0, ["erfscope: without weights, and left out: any"])
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_names_of_timm_are_measured_where_their_weights_are_and_left_out_in_one_line_where_not(monkeypatch):
     def opened(name, side=None):
         if name == "resnet18":
