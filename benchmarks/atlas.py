@@ -1,5 +1,5 @@
-"""The atlas: what every model of timm is by its structure, and the effective receptive field (ERF) of one model of each
-family at least, at random weights.
+"""The atlas: what every model of timm is by its structure, and the effective receptive fields (ERF) of one model of
+each family that fits into memory, and of others, at random weights.
 
     python benchmarks/atlas.py -o DIR --minutes 90        measure in DIR, then write what erfscope keeps
     python benchmarks/atlas.py -o DIR --minutes 90 --resume

@@ -22,13 +22,13 @@ def models(pattern: str | None, pretrained: bool, verbose: bool, **given: Any) -
     """
     chosen = command.chosen_format(given["format"], given["json"])
     if pretrained:
-        from erfscope.adapters import model_names
+        from erfscope import adapters
         from erfscope.core import unknown
 
         with command.importing_torch():
-            found = model_names(pattern, pretrained=True)
+            found = adapters.model_names(pattern, pretrained=True)
         if not found:
-            raise unknown("model", pattern or "", model_names(None, pretrained=True), where="timm")
+            raise unknown("model", pattern or "", adapters.model_names(None, pretrained=True), where="timm")
         command.print_json(found) if chosen == "json" else command.say("\n".join(found))
         return 0
     from erfscope.apps.atlas.atlas import models as known_models
