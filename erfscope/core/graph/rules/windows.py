@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from erfscope.core.graph.graph import shape_of
+from erfscope.core.graph.rules.few_channels import pays, strided_convolution
 from erfscope.core.graph.rules.moves import along, reshape
 from erfscope.core.graph.rules.parts import PartStep, PartValues, runs
 from erfscope.core.graph.rules.reading import (
@@ -216,6 +217,8 @@ def run_convolution(step: PartStep, values: PartValues) -> Tensor:
     (x, padding), bias = _pad_input(step, values, 0.0), call.args["bias"]
     kernel, shift = values.weights or (values.of(call.args["weight"]), None if bias is None else values.of(bias))
     _, strides, _, dilations = zip(*window_of(call), strict=True)
+    if call.args["groups"] == max(dilations) == 1 and pays(x, kernel, strides):
+        return strided_convolution(x, kernel, shift, strides, padding)
     found: Tensor = getattr(F, call.name)(x, kernel, shift, strides, padding, dilations, call.args["groups"])
     return found
 
