@@ -90,7 +90,7 @@ class UnitMaps:
         For these the central unit is measured by the model itself: where a gradient leaves its TRF, each unit has
         backward passes of its own, and the whole reference as its field.
         """
-        return fields_of(*self._looked, self.along)
+        return fields_of(self._plan, self._looked, self.along)
 
     @property
     def passes(self) -> int:
@@ -99,18 +99,18 @@ class UnitMaps:
         return len(self.every.groups) * (self.site.shape[1] if draws == "all" else draws)
 
     @cached_property
-    def _looked(self) -> tuple[Plan, Sums]:
-        """The measurement of the central unit by the model itself, and its sums."""
+    def _looked(self) -> Sums:
+        """The sums of the central unit, measured by the model itself."""
         settings = replace(self._plan.settings, plain=True)
         with same_random_numbers():
             plan = plan_run(self._plan.model, self._plan.feed, settings, self.site.layer)
             run, sums = SharedRun(plan), plan.sums()
             accumulate(run, sums, [0], run.read)
         sums.seen = 1
-        return plan, sums
+        return sums
 
     def __iter__(self) -> Iterator[tuple[int, ErfMap | None]]:
-        for number, erf in field_maps(*self._looked, self.every, self._callbacks):
+        for number, erf in field_maps(self._plan, self._looked, self.every, self._callbacks):
             yield number, None if erf is None else self._whole(number, erf)
 
     def _whole(self, number: int, erf: ErfMap) -> ErfMap:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 import torch
@@ -18,14 +19,15 @@ from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray
 from erfscope.core.answer.measures import MEASURES, Geometry, Prepared
 from erfscope.core.answer.positions import MEASURED, Positions
 from erfscope.core.answer.result import Result
+from erfscope.core.graph.moved import MovedForward
 from erfscope.core.graph.run import Forward
+from erfscope.core.run.additions.moved_units import features_of, most_copies, needs_of_whole_images
 from erfscope.core.run.additions.unit_fields import UnitFields, fields_of
 from erfscope.core.run.attribution.forward import ForwardPass, GraphForward
 from erfscope.core.run.attribution.gradient import contributions
-from erfscope.core.run.engine.batch import FLOAT64, MOST_IMAGES, MOST_PIXELS, Need, device_and_dtype, gib, plan_batches
+from erfscope.core.run.engine.batch import FLOAT64, Need, device_and_dtype, gib
 from erfscope.core.run.engine.plan import Callbacks, Plan, Sums, axes_of
-from erfscope.core.run.engine.running_sums import on_reference
-from erfscope.core.run.engine.shared_run import SharedRun
+from erfscope.core.run.engine.running_sums import on_box
 from erfscope.core.system.environment import available_bytes, ran_out
 from erfscope.core.system.model_errors import model_failed
 from erfscope.core.system.precision import float32_precision
@@ -33,7 +35,7 @@ from erfscope.core.values.axes import Axes
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.finding import Finding
 from erfscope.core.values.printable import counted
-from erfscope.core.values.unit import Trf
+from erfscope.core.values.unit import Trf, Unit
 
 #: Cells of the geometries that are kept at most: one for all units whose fields lie inside, and some for those at the
 #: border. Three numbers each, 100 MB in all.
@@ -112,11 +114,6 @@ def _geometry(
 
 #: Where the memory that there is is not known.
 SOME_MEMORY = 1 << 30
-#: Copies of one image in a pass at most on a CPU, each for one group of units; of two images half as many, of more than
-#: four none. Measured on two cores at 224 x 224 as times faster than one by one, for 4 copies, 8 copies and 8 units of
-#: one pass (``is_grads_batched``): vit_tiny 1.35, 1.26, 1.16; swin_tiny 1.30, 1.24, 1.10; layer4 of resnet18 1.26,
-#: 1.24, 1.00.
-COPIES_ON_CPU = 4
 
 
 @dataclass(kw_only=True)
@@ -131,6 +128,8 @@ class _Run:
     copies: int
     #: The forward pass of all images, where one batch holds them all.
     kept: Features | None = None
+    #: The images, where one batch holds them all.
+    loaded: dict[int, Tensor] = field(default_factory=dict)
     #: By the number of images and copies that go through.
     forwards: dict[int, ForwardPass] = field(default_factory=dict)
 
@@ -213,24 +212,20 @@ def field_maps(plan: Plan, sums: Sums, every: UnitFields, callbacks: Callbacks) 
 def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
     """The attempt: whole passes of the images that were read, and copies of them, as many as fit into memory."""
     images = [index for index in plan.indices[: sums.seen] if index not in sums.unreadable]
-    batches = plan_batches(SharedRun(replace(plan, plain_reason=plan.plain_reason or "every unit is measured")))
+    batches = needs_of_whole_images(plan)
     batch_size = min(batches.batch_size, sums.batch_size)
     run = _Run(plan=plan, every=every, images=images, batch_size=batch_size, copies=1)
     taken, fitted = min(batch_size, len(images)), sums.batch_size == sums.planned
-    if taken and fitted and plan.site.takes_batches and plan.model.adapter.most_images is None:
+    may_copy = plan.site.takes_batches and plan.model.adapter.most_images is None and every.forward is None
+    if taken and fitted and may_copy:
         run.copies = _copies(run, taken, batches.needs)
     return run
 
 
 def _copies(run: _Run, taken: int, needs: Sequence[Need]) -> int:
     """How many copies of so many images go through together, each for one group of units."""
-    plan, groups = run.plan, len(run.every.groups)
-    pixels = math.prod(plan.model.adapter.preprocess.size)
-    on_cpu = device_and_dtype(plan)[0].type == "cpu"
-    most = plan.settings.batch_size or (COPIES_ON_CPU if on_cpu else min(MOST_IMAGES, MOST_PIXELS // pixels))
-    copies = max(1, min(most // taken, groups))
-    while copies > 1 and any(2 * need.takes(copies * taken) > need.available for need in needs):
-        copies //= 2
+    groups = len(run.every.groups)
+    copies = min(most_copies(run.plan, taken, needs), max(groups, 1))
     # Of one size: three and three rather than four and two.
     return math.ceil(groups / math.ceil(groups / copies)) if groups else 1
 
@@ -268,9 +263,11 @@ def _estimate(run: _Run, portions: int) -> str:
     there = available_bytes()
     memory = "" if there is None else f"; {gib(there)} of memory are free"
     alone = f", each in its own since {run.every.alone}" if run.every.alone else ""
+    units = f"{counted(len(run.every.units), 'unit')} in {counted(passes, 'backward pass')}"
+    if run.every.forward is not None:
+        return f"{units} of {run.every.forward.count} units, each with its own part of an image{memory}"
     return (
-        f"{counted(len(run.every.units), 'unit')} in {counted(passes, 'backward pass')} of"
-        f" {run.copies} {'copy' if run.copies == 1 else 'copies'} per batch{alone},"
+        f"{units} of {run.copies} {'copy' if run.copies == 1 else 'copies'} per batch{alone},"
         f" {counted(times, 'forward pass')} of each image{memory}"
     )
 
@@ -284,6 +281,12 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], callbacks: Callbacks) -
         try:
             for first in range(0, len(run.images), run.batch_size):
                 images = list(run.images[first : first + run.batch_size])
+                if run.every.forward is not None:
+                    for index, group in product(images, portion):
+                        if callbacks.stop():
+                            return None
+                        _add_moved(run, run.every.forward, index, group, totals)
+                    continue
                 features = _forward(run, images)
                 for first_group in range(0, len(portion), run.copies):
                     if callbacks.stop():
@@ -336,30 +339,70 @@ def _add(
     totals: Mapping[int, FieldSum],
 ) -> None:
     """Add a batch's contributions to the units of some groups, each in its own copy of the batch."""
-    plan = run.plan
     units = [[run.every.units[number] for number in group] for group in groups]
     # Copies that are left over in the last pass are read at units that are there already, and not added.
     units += units[-1:] * (run.copies - len(units))
     rows = [[totals[number] for number in group] for group in groups for _ in images]
+    _add_rows(run.plan, features, units, images, rows, keep=True)
+
+
+def _add_moved(
+    run: _Run, forward: MovedForward, index: int, group: Sequence[int], totals: Mapping[int, FieldSum]
+) -> None:
+    """Add one image's contributions to the units of a group, each in its own part of it."""
+    device, dtype = device_and_dtype(run.plan)
+    image = run.loaded.get(index)
+    if image is None:
+        image = run.plan.feed.batch([index]).to(device=device, dtype=dtype)
+        if len(run.images) <= run.batch_size:
+            run.loaded[index] = image
+    features, origins = features_of(forward, image, [run.every.units[number].index for number in group])
+    unit = replace(run.plan.question.units[0], index=(0,))
+    rows = [[totals[number]] for number in group]
+    _add_rows(run.plan, features, [[unit]] * forward.count, [index], rows, keep=False, origins=origins)
+
+
+def _add_rows(
+    plan: Plan,
+    features: Features,
+    units: Sequence[Sequence[Unit]],
+    images: Sequence[int],
+    rows: Sequence[Sequence[FieldSum]],
+    *,
+    keep: bool,
+    origins: Sequence[Sequence[int] | None] = (),
+) -> None:
+    """Add contributions: those of each row of a pass to the sums of its units.
+
+    Args:
+        plan: What is measured.
+        features: A forward pass.
+        units: As for :func:`contributions`.
+        images: Global index of each input.
+        rows: The sums of the units of each row.
+        keep: Whether the graph is needed afterwards.
+        origins: The first cell of each row's maps along each axis of the reference, where each row has its own.
+    """
     compare = plan.may_cancel and any(total.ratio is None for row in rows for total in row)
-    space, total, count = plan.trfs[0].reference_px, None, 0
-    for (found,) in contributions([features], units, plan.question, images, compare=compare, keep=True):
+    total, count = None, 0
+    for (found,) in contributions([features], units, plan.question, images, compare=compare, keep=keep):
         total, count = found.maps if total is None else total + found.maps, count + 1
-        squares = [on_reference(each, space, found.origin) for each in found.squares or ()]
-        _compare_with_noise(squares, rows)
+        origins = origins or [found.origin] * len(rows)
+        _compare_with_noise([each.cpu() for each in found.squares or ()], rows, origins)
     assert total is not None
-    maps: FloatArray = on_reference(total / count, space, found.origin).cpu().numpy()
     is_finite = iter(found.value.isfinite().all(1).tolist())
-    for row, values in zip(rows, maps, strict=False):
+    for row, maps, origin in zip(rows, (total / count).cpu(), origins, strict=False):
         for own in row:
             if next(is_finite):
-                own.add(values[own.part], plan.question.convention)
+                own.add(on_box(maps[None], own.part, origin)[0].numpy(), plan.question.convention)
 
 
-def _compare_with_noise(squares: Sequence[Tensor], rows: Sequence[Sequence[FieldSum]]) -> None:
+def _compare_with_noise(
+    squares: Sequence[Tensor], rows: Sequence[Sequence[FieldSum]], origins: Sequence[Sequence[int] | None]
+) -> None:
     """Note how large each unit's gradient is against one with random signs, for the first image that has one."""
-    for row, ours, random in zip(rows, *(squares or ((), ())), strict=False):
+    for row, origin, *pair in zip(rows, origins, *(squares or ((), ())), strict=False):
         for total in row:
-            norm, other = (float(values[total.part].sum().sqrt()) for values in (ours, random))
+            norm, other = (float(on_box(values[None], total.part, origin).sum().sqrt()) for values in pair)
             if total.ratio is None and norm > 0 and math.isfinite(norm) and math.isfinite(other):
                 total.ratio = norm / other if other > 0 else math.inf

@@ -10,6 +10,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from erfscope.core.graph.moved import MovedForward
+from erfscope.core.run.additions.moved_units import moved_forward
 from erfscope.core.run.engine.plan import Plan, Sums
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.unit import Trf, Unit
@@ -105,6 +107,8 @@ class UnitFields:
     groups: list[list[int]]
     #: Why units with disjoint TRFs share none; "" where they do.
     alone: str = ""
+    #: The pass of one group, each unit with a part of the image of its own; None where they share whole images.
+    forward: MovedForward | None = None
 
     @property
     def inside(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
@@ -142,7 +146,13 @@ def fields_of(plan: Plan, sums: Sums, along: Sequence[Sequence[int]] | None = No
     ]
     found = UnitFields(space=tuple(space), units=units, trfs=trfs, fields=fields, groups=groups)
     reason = next(_reasons_apart(plan, sums, [trf for number in seen if (trf := trfs[number]) is not None]), "")
-    return found.one_by_one(reason) if reason else found
+    if reason:
+        return found.one_by_one(reason)
+    forward = moved_forward(plan, len(seen), len(groups))
+    if forward is None:
+        return found
+    groups = [seen[first : first + forward.count] for first in range(0, len(seen), forward.count)]
+    return replace(found, groups=groups, forward=forward)
 
 
 def _field_or_none(plan: Plan, unit: Unit) -> Trf | None:
