@@ -45,12 +45,13 @@ def test_each_map_is_that_of_the_unit_alone(model, convention, wrt):
         np.testing.assert_array_equal(maps.result(index).map.values, alone.values)
 
 
-def test_all_units_are_taken_and_those_apart_share_passes(model):
-    request = Request.parse({**OPTIONS, "draws": 1})
+@pytest.mark.parametrize(("plain", "passes"), [(False, 1), (True, 4)])
+def test_all_units_are_taken_and_those_apart_share_passes(model, plain, passes):
+    request = Request.parse({**OPTIONS, "draws": 1, "plain": plain})
     maps = unit_maps(model, model.site("2"), open_images(request, model), request)
     assert len(maps.every.units) == 6 * 5
-    # Fields are 4 wide and 2 apart: along each axis two units overlap.
-    assert maps.passes == 4
+    # Fields are 4 wide and 2 apart. All have parts of their own; of whole images two overlap along each axis.
+    assert maps.passes == passes
     assert maps.conditions.map is None
     assert maps.conditions.layer == "2"
 
