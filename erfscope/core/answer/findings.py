@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from erfscope.core.adapter import Adapter
 from erfscope.core.answer.maps.accumulator import MIN_GROUPS, MapAccumulator, jackknife_se, signed_noise_floor
 from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import measure_map
+from erfscope.core.answer.measures import MeasureValue, measure_map
 from erfscope.core.answer.measures.border import lost_at_borders, stands_at_border
 from erfscope.core.graph.default_layer import deeper_map, passed_over
 from erfscope.core.graph.graph import name_of, shape_of
@@ -49,12 +49,20 @@ ESTIMATED = "estimated to a factor of 2"
 NOISE = 4.0
 
 
-def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, noun: str, leaked: bool) -> Iterator[Finding]:
-    """The findings on one map, most important first, with the sums that it was made from; they do not depend on the
-    measures asked for; ``noun`` is what an input is called."""
+def of_map(
+    erf: ErfMap,
+    average: MapAccumulator,
+    measures: Mapping[str, MeasureValue],
+    *,
+    wrt: str,
+    noun: str,
+    leaked: bool,
+) -> Iterator[Finding]:
+    """The findings on one map, most important first, with the sums that it was made from, and what was measured of it;
+    they do not depend on the measures asked for; ``noun`` is what an input is called."""
     trf = erf.trf
     if erf.center_px:
-        yield from _of_place(erf, average)
+        yield from _of_place(erf, average, measures)
     else:
         text = (
             "the unit has no place on the reference: measures from a unit's centre, r50 among them, do not exist for it"
@@ -83,10 +91,10 @@ def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, noun: str, leaked:
         )
 
 
-def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
+def _of_place(erf: ErfMap, average: MapAccumulator, measures: Mapping[str, MeasureValue]) -> Iterator[Finding]:
     """The findings on a map around the place of its unit."""
-    trf = erf.trf
-    numbers = measure_map(erf, ["center_share", "clipped", "luo_size", "r50"])
+    trf, numbers = erf.trf, {name: measure.value for name, measure in measures.items()}
+    numbers |= measure_map(erf, [*{"center_share", "clipped", "luo_size", "r50"} - numbers.keys()])
     share, clipped = numbers["center_share"], numbers["clipped"]
     if isinstance(share, float) and share > OWN_CELL:
         text = f"{share:.0%} of the ERF is the unit's own cell{COMPARE}"
@@ -197,7 +205,10 @@ def of_site(site: Site, trf: Trf) -> Iterator[Finding]:
 
 def _own_resizing(recording: Recording, layer: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The sizes between which a model resizes its input itself on every way to a layer; None where it does not."""
-    positions, operations = recording.positions, Site(recording, layer).operations
+    positions = recording.positions
+    if not any("upsample" in name_of(each) for each in positions.edges):
+        return None
+    operations = Site(recording, layer).operations
     sources = {each: positions.edges[each][0].source for each in operations if "upsample" in name_of(each)}
     # Detectors resize every image of a batch by itself.
     resizing = {each: source for each, source in sources.items() if _keeps_pixels(recording, source)}

@@ -38,11 +38,8 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
     """
     average, noun = part.average, result.input.noun
     status, error = status_of(result, part)
-    erf = None
-    if average.groups and result.trf is not None:
-        erf = map_of(average, result.trf, result.scale, result.input.size, result.axes)
-        erf = replace(erf, own_time=result.own_time)
     lost = part.lost
+    has_ratio = part.ratio is not None or not average.zero_gradient_images or bool(average.groups)
     source = replace(
         result.input,
         n_images=part.seen,
@@ -50,15 +47,19 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         dead=tuple(part.names[index] for index in lost[:20]),
         text=_text(part, noun),
     )
-    masses = average.masses or {}
-    result = replace(result, status=status, error=error, input=source, se_over=average.over, masses=masses)
-    ratio = part.ratio if part.ratio is not None or not average.zero_gradient_images or average.groups else 0.0
-    result = replace(result, gradient_ratio=ratio, part=None if part.is_whole else part)
-    if erf is None:
+    result = replace(
+        result,
+        status=status,
+        error=error,
+        input=source,
+        se_over=average.over,
+        masses=average.masses or {},
+        gradient_ratio=part.ratio if has_ratio else 0.0,
+        part=None if part.is_whole else part,
+    )
+    if not average.groups or result.trf is None:
         return replace(result, findings=tuple(finding for finding in findings if finding.code == "gradient_unproved"))
-    # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
-    leaked = average.outside_trf and result.method == "gradient"
-    shown = of_map(erf, average, wrt=result.wrt, noun=noun, leaked=leaked)
+    erf = map_of(average, result.trf, result.scale, result.input.size, result.axes, result.own_time)
     found = replace(
         result,
         map=erf,
@@ -68,12 +69,17 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         published=None if result.options else published_numbers(result.convention, average.raw()),
         frame_mass=frame_mass(erf),
         hops=None if part.hops is None else HopProfile.of(erf.magnitude, part.hops),
-        findings=(*_incomplete(part, noun), *_lost_images(part, noun), *shown, *findings),
     )
     found.compute(part.measures)
-    if average.groups >= MIN_GROUPS:
-        found = replace(found, findings=(*found.findings, *_of_areas(found)))
-    return found if average.nbytes <= KEPT else replace(found, sums=None)
+    # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
+    leaked = average.outside_trf and result.method == "gradient"
+    shown = of_map(erf, average, found.measures, wrt=result.wrt, noun=noun, leaked=leaked)
+    areas = _of_areas(found) if average.groups >= MIN_GROUPS else ()
+    return replace(
+        found,
+        sums=average if average.nbytes <= KEPT else None,
+        findings=(*_incomplete(part, noun), *_lost_images(part, noun), *shown, *findings, *areas),
+    )
 
 
 def _of_areas(result: Result) -> Iterator[Finding]:
@@ -92,7 +98,14 @@ def frame_mass(erf: ErfMap) -> tuple[float, ...] | None:
     return tuple(along(erf.magnitude, [erf.axes.names.index(TIME)]).tolist())
 
 
-def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int], axes: Axes) -> ErfMap:
+def map_of(
+    average: MapAccumulator,
+    trf: Trf,
+    scale: str,
+    size: Sequence[int],
+    axes: Axes,
+    own_time: tuple[float, float] | None = None,
+) -> ErfMap:
     """The map of the images summed up; ``size`` is theirs."""
     return ErfMap(
         values=average.values(),
@@ -102,6 +115,7 @@ def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int], a
         cell_px=cell_sides(size, trf.reference_px),
         trf=trf,
         axes=axes,
+        own_time=own_time,
     )
 
 

@@ -414,9 +414,8 @@ class Result(Displayed):
 
 def with_provenance(result: Result, versions: Mapping[str, Any]) -> Result:
     """The result with the versions it was measured with, and a map that says by itself where it comes from."""
-    result = replace(result, versions=dict(versions))
     if result.map is None:
-        return result
+        return replace(result, versions=dict(versions))
     about = ("model", "layer", "wrt", "convention", "method", "options", "seed", "dtype", "device", "insert", "alpha")
     records: dict[str, Any] = {"weights": result.weights, "input": result.input, "unit": result.unit}
     provenance: dict[str, object] = {name: getattr(result, name) for name in about}
@@ -424,7 +423,8 @@ def with_provenance(result: Result, versions: Mapping[str, Any]) -> Result:
         provenance[name] = (
             None if record is None else {key: getattr(record, key) for key in record.__dataclass_fields__}
         )
-    return replace(result, map=replace(result.map, provenance={**provenance, "versions": dict(versions)}))
+    erf = replace(result.map, provenance={**provenance, "versions": dict(versions)})
+    return replace(result, versions=dict(versions), map=erf)
 
 
 def slug(*parts: str) -> str:

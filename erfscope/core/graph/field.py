@@ -245,6 +245,9 @@ class Fields(UnitCenters):
         """The operation by which elements of a tensor read several cells along the first axis that is followed;
         "" for none.
         """
+        return self._cached(("batch", node), lambda: self._mixes_batch(node))
+
+    def _mixes_batch(self, node: fx.Node) -> str:
         found = []
         for each in self.positions.ancestors(node) & self.every_end.keys():
             ends = self.every_end[each][0][CLIPPED]
