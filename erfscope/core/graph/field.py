@@ -75,7 +75,7 @@ class Fields(UnitCenters):
         self.name, self.join = name, join
         self.axes = tuple(range(len(positions.space)) if axes is None else axes)
         #: Pixels from one cell of the reference to the next along each axis, the batch's included.
-        self.cells = [*(line.slope or 1.0 for line in self.lines), 1.0]
+        self.cells = {axis: (axis < len(self.sizes) and self.lines[axis].slope) or 1.0 for axis in self.axes}
         #: The ends of all elements of each tensor, for each axis.
         self.every_end: dict[fx.Node, tuple[FloatArray, ...]] = {}
         #: Of elements that stand on the image, and of all elements, tokens beside a map included.

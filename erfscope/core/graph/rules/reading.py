@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,23 +174,40 @@ move = functools.partial(rule, moves=True)
 
 def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] | None = None) -> Call:
     """The call of an operation that a node is one output of; the node is no placeholder."""
-    if numbers is None:
-        found: Call = node.meta.get("call") or node.meta.setdefault("call", call_of(node, lambda _: None))
-        return found
-    made: Any = node
-    output: Any = 0
-    if node.target is operator.getitem:
-        made, output = node.args
-    given = value(made)
-    outputs = given if isinstance(given, list | tuple) else [given]
-    shapes = tuple(tuple(getattr(each, "shape", ())) for each in outputs)
-    name = name_of(made).rstrip("_")
-    return Call(node=made, name=name, args=arguments(made), output=output, shapes=shapes, numbers=numbers)
+    if numbers is not None:
+        return replace(call_of(node), numbers=numbers)
+    if "call" not in node.meta:
+        made: Any = node
+        output: Any = 0
+        if node.target is operator.getitem:
+            made, output = node.args
+        given = value(made)
+        outputs = given if isinstance(given, list | tuple) else [given]
+        shapes = tuple(tuple(getattr(each, "shape", ())) for each in outputs)
+        name, args = name_of(made).rstrip("_"), arguments(made)
+        node.meta["call"] = Call(node=made, name=name, args=args, output=output, shapes=shapes, numbers=lambda _: None)
+    found: Call = node.meta["call"]
+    return found
 
 
 def edges_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> list[Edge]:
     """What a node reads of every tensor that it is given: without a rule, all of them whole."""
-    call = call_of(node, numbers)
+    if "edges" in node.meta:
+        known: list[Edge] = node.meta["edges"]
+        return known
+    read = list[fx.Node]()
+
+    def noted(each: fx.Node) -> Tensor | None:
+        read.append(each)
+        return numbers(each)
+
+    found = _edges_of(call_of(node, noted))
+    if not read:  # whatever numbers the module holds
+        node.meta["edges"] = found
+    return found
+
+
+def _edges_of(call: Call) -> list[Edge]:
     if (found := call.operation.reads(call)) is not None:
         return found
     return [
