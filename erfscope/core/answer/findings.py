@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from erfscope.core.adapter import Adapter
 from erfscope.core.answer.maps.accumulator import MIN_GROUPS, MapAccumulator, jackknife_se, signed_noise_floor
 from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import MeasureValue, measure_map
+from erfscope.core.answer.measures import MEASURES
 from erfscope.core.answer.measures.border import lost_at_borders, stands_at_border
+from erfscope.core.answer.measures.prepared import Prepared
 from erfscope.core.graph.default_layer import deeper_map, passed_over
 from erfscope.core.graph.graph import name_of, shape_of
 from erfscope.core.graph.main_stream import separate_outputs
@@ -52,17 +53,17 @@ NOISE = 4.0
 def of_map(
     erf: ErfMap,
     average: MapAccumulator,
-    measures: Mapping[str, MeasureValue],
+    whole: Prepared,
     *,
     wrt: str,
     noun: str,
     leaked: bool,
 ) -> Iterator[Finding]:
-    """The findings on one map, most important first, with the sums that it was made from, and what was measured of it;
+    """The findings on one map, most important first, with the sums that it was made from, and made ready for measuring;
     they do not depend on the measures asked for; ``noun`` is what an input is called."""
     trf = erf.trf
     if erf.center_px:
-        yield from _of_place(erf, average, measures)
+        yield from _of_place(erf, average, whole)
     else:
         text = (
             "the unit has no place on the reference: measures from a unit's centre, r50 among them, do not exist for it"
@@ -91,11 +92,10 @@ def of_map(
         )
 
 
-def _of_place(erf: ErfMap, average: MapAccumulator, measures: Mapping[str, MeasureValue]) -> Iterator[Finding]:
+def _of_place(erf: ErfMap, average: MapAccumulator, whole: Prepared) -> Iterator[Finding]:
     """The findings on a map around the place of its unit."""
-    trf, numbers = erf.trf, {name: measure.value for name, measure in measures.items()}
-    numbers |= measure_map(erf, [*{"center_share", "clipped", "luo_size", "r50"} - numbers.keys()])
-    share, clipped = numbers["center_share"], numbers["clipped"]
+    trf, names = erf.trf, ("center_share", "clipped", "luo_size", "r50")
+    share, clipped, luo_size, r50 = (MEASURES[name].of(whole) for name in names)
     if isinstance(share, float) and share > OWN_CELL:
         text = f"{share:.0%} of the ERF is the unit's own cell{COMPARE}"
         yield Finding(code="own_cell_dominated", text=text)
@@ -111,7 +111,7 @@ def _of_place(erf: ErfMap, average: MapAccumulator, measures: Mapping[str, Measu
     if stands_at_border(erf):
         text = "the unit stands at the border, where it sees less than units inside at every input size"
         yield Finding(code="at_border", text=text)
-    if trf is not None and not trf.is_global and _off_centre(erf, average, numbers["r50"]):
+    if trf is not None and not trf.is_global and _off_centre(erf, average, r50):
         noise = (
             ", by more than noise"
             if average.groups >= MIN_GROUPS
@@ -119,7 +119,7 @@ def _of_place(erf: ErfMap, average: MapAccumulator, measures: Mapping[str, Measu
         )
         text = f"the ERF peaks more than a stride away from the unit's true centre{noise}"
         yield Finding(code="off_centre_peak", text=text)
-    if numbers["luo_size"] is None:
+    if luo_size is None:
         yield Finding(
             code="weak_centre", text="the ERF is zero at the unit's own centre, so luo_size is undefined; use r50"
         )

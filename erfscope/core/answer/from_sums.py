@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -13,8 +14,10 @@ from erfscope.core.answer.maps.erf_map import ErfMap
 from erfscope.core.answer.maps.hops import HopProfile
 from erfscope.core.answer.maps.reference_tools import published_numbers
 from erfscope.core.answer.maps.trust import Trust
-from erfscope.core.answer.measures import MEASURES
+from erfscope.core.answer.measures import MEASURES, MeasureValue, with_errors
+from erfscope.core.answer.measures.prepared import Prepared
 from erfscope.core.answer.measures.sizes import along
+from erfscope.core.answer.measures.values import of_axes
 from erfscope.core.answer.partial import PartialSums
 from erfscope.core.answer.result import Result, Status
 from erfscope.core.values.axes import TIME, Axes
@@ -60,33 +63,30 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
     if not average.groups or result.trf is None:
         return replace(result, findings=tuple(finding for finding in findings if finding.code == "gradient_unproved"))
     erf = map_of(average, result.trf, result.scale, result.input.size, result.axes, result.own_time)
-    found = replace(
+    whole, names = Prepared.of(erf), of_axes(part.measures, erf.axes)
+    how: dict[str, Any] = {"groups": average.groups, "spread": average.spread, "whole": whole}
+    measures = with_errors(erf, average.leave_one_out(), names, **how)
+    # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
+    leaked = average.outside_trf and result.method == "gradient"
+    shown = of_map(erf, average, whole, wrt=result.wrt, noun=noun, leaked=leaked)
+    areas = _of_areas(measures, noun if average.over == "images" else "draw") if average.groups >= MIN_GROUPS else ()
+    return replace(
         result,
         map=erf,
-        measures={},
-        sums=average,
+        measures=measures,
+        sums=average if average.nbytes <= KEPT else None,
         # Other tools have no such options.
         published=None if result.options else published_numbers(result.convention, average.raw()),
         frame_mass=frame_mass(erf),
         hops=None if part.hops is None else HopProfile.of(erf.magnitude, part.hops),
-    )
-    found.compute(part.measures)
-    # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
-    leaked = average.outside_trf and result.method == "gradient"
-    shown = of_map(erf, average, found.measures, wrt=result.wrt, noun=noun, leaked=leaked)
-    areas = _of_areas(found) if average.groups >= MIN_GROUPS else ()
-    return replace(
-        found,
-        sums=average if average.nbytes <= KEPT else None,
         findings=(*_incomplete(part, noun), *_lost_images(part, noun), *shown, *findings, *areas),
     )
 
 
-def _of_areas(result: Result) -> Iterator[Finding]:
+def _of_areas(measures: Mapping[str, MeasureValue], noun: str) -> Iterator[Finding]:
     """The finding on effective numbers of cells that have no error though there are groups enough for one."""
-    areas = [name for name, found in result.measures.items() if found.kind == "area" and found.value is not None]
-    if names := [name for name in areas if MEASURES[name].has_se and result.measures[name].se is None]:
-        noun = result.input.noun if result.se_over == "images" else "draw"
+    areas = [name for name, found in measures.items() if found.kind == "area" and found.value is not None]
+    if names := [name for name in areas if MEASURES[name].has_se and measures[name].se is None]:
         text = f"nearly every {noun} has cells of its own: what {' and '.join(names)} counts is {noun}s; take more"
         yield Finding(code="too_few_images", text=text)
 

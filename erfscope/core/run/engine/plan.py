@@ -230,7 +230,8 @@ def _asked_units(model: OpenModel, settings: Settings, site: Site) -> list[Unit]
     if is_every_unit(settings.unit):
         _check_every_unit(site)
     word = CENTRE if is_every_unit(settings.unit) else settings.unit
-    return [replace(unit, channels=settings.channels) for unit in site.units(word)]
+    units = site.units(word)
+    return units if settings.channels is None else [replace(unit, channels=settings.channels) for unit in units]
 
 
 def _default_draws(images: int) -> int:
