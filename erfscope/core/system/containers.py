@@ -56,7 +56,7 @@ def tensors_in(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
         yield path, given
         return
     for key, each in parts_of(given).items():
-        if type(each) not in _PLAIN:
+        if type(each) not in _PLAIN and (not isinstance(each, dict) or each):
             yield from tensors_in(each, (*path, key))
 
 

@@ -132,10 +132,15 @@ def mass_inside(weights: FloatArray, offsets: Sequence[FloatArray], half_sides: 
         offsets: Of each axis (N,), signed distance of every cell to the unit's centre, in cells.
         half_sides: Half of the box's side along each axis, in cells.
     """
-    for places, half_side in zip(offsets[:-1], half_sides, strict=False):
+    return mass_of_box(weights, [edge_weights(*each) for each in zip(offsets, half_sides, strict=True)])
+
+
+def mass_of_box(weights: FloatArray, covered: Sequence[FloatArray]) -> float:
+    """The same for a box of which it is known what share of every cell of each axis it covers."""
+    for shares in covered[:-1]:
         # Not `@`, whose threads go on waiting for more beside those of PyTorch.
-        weights = np.einsum("i,i...->...", edge_weights(places, half_side), weights)
-    return float(weights @ edge_weights(offsets[-1], half_sides[-1]))
+        weights = np.einsum("i,i...->...", shares, weights)
+    return float(weights @ covered[-1])
 
 
 def side(weights: FloatArray, offsets: Sequence[FloatArray], spacing: Sequence[float], share: float) -> float:
