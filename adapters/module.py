@@ -256,8 +256,7 @@ class ModuleAdapter:
 
         A module on the meta device stays there. The copy is kept as long as this adapter, and takes its numbers anew.
         """
-        if device is not None and any(p.is_meta for p in self.module.parameters()):
-            device = None
+        device = None if device is None or any(p.is_meta for p in self.module.parameters()) else device
         if device is None and dtype is None:
             return self
         here = self.device

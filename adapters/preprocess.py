@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -280,20 +280,23 @@ def _per_channel(name: str, given: Sequence[float] | float, channels: int) -> tu
     return values if len(values) == channels else values * channels
 
 
-@lru_cache
-def _resize_and_crop(
-    size: tuple[int, ...], crop_pct: float, crop_mode: str, interpolation: str, mean: tuple[float, ...]
-) -> Callable[[Image], Tensor]:
-    """timm's transform as far as pixels; ``mean`` is the colour of the border."""
-    from timm.data.transforms_factory import create_transform
-
-    how: dict[str, Any] = {"crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation, "mean": mean}
-    made: Callable[[Image], Tensor] = create_transform(**how, input_size=size, normalize=False)  # type: ignore[arg-type]
-    return made
-
-
 def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
     """Resize and crop as timm does, up to the point where it would scale the values."""
+    bands = 1 if config.channels == 1 else 3
+
+    @cache
+    def resize_and_crop() -> Callable[[Image], Tensor]:
+        from timm.data.transforms_factory import create_transform
+
+        made: Callable[[Image], Tensor] = create_transform(
+            (config.size[-2], config.size[-1]),
+            interpolation=config.interpolation,
+            mean=(config.mean * bands)[:bands],  # the colour of the border
+            crop_pct=config.crop_pct,
+            crop_mode=config.crop_mode,
+            normalize=False,
+        )
+        return made
 
     def crop(picture: Image) -> NDArray[np.uint8]:
         if len(config.size) == 1:
@@ -302,10 +305,7 @@ def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
                 " also a ready tensor (B, C, N), or leave images out for synthetic stimuli"
             )
         _refuse_long(picture.size, config)
-        bands = 1 if config.channels == 1 else 3
-        how = config.crop_pct, config.crop_mode, config.interpolation, tuple((config.mean * bands)[:bands])
-        resize_and_crop = _resize_and_crop(tuple(config.size[-2:]), *how)
-        pixels = resize_and_crop(picture.convert("L" if bands == 1 else "RGB")).movedim(0, -1).numpy()
+        pixels = resize_and_crop()(picture.convert("L" if bands == 1 else "RGB")).movedim(0, -1).numpy()
         if config.channels not in (1, 3):
             pixels = pixels[..., [band % 3 for band in range(config.channels)]]
         if len(config.size) == 3:

@@ -42,9 +42,7 @@ def line_of(positions: GraphPositions, node: fx.Node, layout: Layout, axis: int)
     reason = place.inexact_reason or place.unknown_reason
     if not np.isfinite(table).all():
         return UNKNOWN_LINE._replace(inexact_reason=reason or UNKNOWN)
-    gaps = np.sort(np.diff(table))  # of which the median is taken
-    middle = (gaps[(len(gaps) - 1) // 2] + gaps[len(gaps) // 2]) / 2 if len(gaps) else place.slope
-    return Place(None, table, float(middle), reason)
+    return Place(None, table, float(np.median(np.diff(table))) if len(table) > 1 else place.slope, reason)
 
 
 class UnitCenters:
