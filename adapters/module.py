@@ -243,8 +243,8 @@ class ModuleAdapter:
 
     def hops(self, reference: str, space: tuple[int, ...], node: tuple[int, ...]) -> NDArray[np.float64] | None:
         """Hops along the graph of a block; see :class:`erfscope.core.adapter.Adapter`."""
-        block = dict(self.module.named_modules()).get(reference.removesuffix(":in"))
-        if not reference.endswith(":in") or block is None:
+        block = dict(self.module.named_modules()).get(reference[:-3]) if reference.endswith(":in") else None
+        if block is None:
             return None
         graphs: list[Any] = [module for module in block.modules() if callable(getattr(module, "hops_from", None))]
         found: NDArray[np.float64] | None = graphs[0].hops_from(space, node) if graphs else None
@@ -256,7 +256,7 @@ class ModuleAdapter:
 
         A module on the meta device stays there. The copy is kept as long as this adapter, and takes its numbers anew.
         """
-        device = None if any(p.is_meta for p in self.module.parameters()) else device
+        device = None if device is None or any(p.is_meta for p in self.module.parameters()) else device
         if device is None and dtype is None:
             return self
         here = self.device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -282,18 +282,13 @@ def _per_channel(name: str, given: Sequence[float] | float, channels: int) -> tu
 
 def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
     """Resize and crop as timm does, up to the point where it would scale the values."""
+    bands = 1 if config.channels == 1 else 3
 
-    def crop(picture: Image) -> NDArray[np.uint8]:
-        if len(config.size) == 1:
-            raise ErfscopeError(
-                "an image was given to a model with one spatial axis; give sound (.wav, .flac, .ogg, .npy), from Python"
-                " also a ready tensor (B, C, N), or leave images out for synthetic stimuli"
-            )
+    @cache
+    def resize_and_crop() -> Callable[[Image], Tensor]:
         from timm.data.transforms_factory import create_transform
 
-        _refuse_long(picture.size, config)
-        bands = 1 if config.channels == 1 else 3
-        resize_and_crop = create_transform(
+        made: Callable[[Image], Tensor] = create_transform(
             (config.size[-2], config.size[-1]),
             interpolation=config.interpolation,
             mean=(config.mean * bands)[:bands],  # the colour of the border
@@ -301,7 +296,16 @@ def _crop_of(config: InputConfig) -> Callable[[Image], NDArray[np.uint8]]:
             crop_mode=config.crop_mode,
             normalize=False,
         )
-        pixels = resize_and_crop(picture.convert("L" if bands == 1 else "RGB")).movedim(0, -1).numpy()
+        return made
+
+    def crop(picture: Image) -> NDArray[np.uint8]:
+        if len(config.size) == 1:
+            raise ErfscopeError(
+                "an image was given to a model with one spatial axis; give sound (.wav, .flac, .ogg, .npy), from Python"
+                " also a ready tensor (B, C, N), or leave images out for synthetic stimuli"
+            )
+        _refuse_long(picture.size, config)
+        pixels = resize_and_crop()(picture.convert("L" if bands == 1 else "RGB")).movedim(0, -1).numpy()
         if config.channels not in (1, 3):
             pixels = pixels[..., [band % 3 for band in range(config.channels)]]
         if len(config.size) == 3:

@@ -102,13 +102,10 @@ def _dormant(module: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
     """Name, owner and tensor of each weight and gain that switches a branch off."""
     found: dict[int, tuple[str, nn.Module, Tensor]] = {}
     for path, owner in module.named_modules():
-        classes = [kind.__name__ for kind in type(owner).__mro__]
-        if any(_OWN_IDENTITY.search(name) for name in classes):
-            continue
-        is_norm = _is_norm(owner)
         # A frozen norm keeps its weight in a buffer.
         for name, tensor in (*owner.named_parameters(recurse=False), *owner.named_buffers(recurse=False)):
-            closes = (is_norm and name == "weight") or (isinstance(tensor, nn.Parameter) and _is_gain(name, tensor))
+            is_gain = isinstance(tensor, nn.Parameter) and _is_gain(name, tensor)
+            closes = (is_gain or (name == "weight" and _is_norm(owner))) and not _is_a(owner, _OWN_IDENTITY)
             if closes and tensor.is_floating_point() and tensor.numel() > 0:
                 found.setdefault(id(tensor), (f"{path}.{name}" if path else name, owner, tensor))
     # A device is waited for once, not for each tensor.
@@ -121,7 +118,12 @@ def _dormant(module: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor]]:
 
 
 def _is_norm(owner: nn.Module) -> bool:
-    return any(_NORM.search(kind.__name__) for kind in type(owner).__mro__)
+    return _is_a(owner, _NORM)
+
+
+def _is_a(owner: nn.Module, names: re.Pattern[str]) -> bool:
+    """Whether the class of a module, or one that it is derived from, has such a name."""
+    return any(names.search(kind.__name__) for kind in type(owner).__mro__)
 
 
 def _is_initial(owner: nn.Module, tensor: Tensor) -> bool:

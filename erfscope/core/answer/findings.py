@@ -11,8 +11,9 @@ import numpy as np
 from erfscope.core.adapter import Adapter
 from erfscope.core.answer.maps.accumulator import MIN_GROUPS, MapAccumulator, jackknife_se, signed_noise_floor
 from erfscope.core.answer.maps.erf_map import ErfMap
-from erfscope.core.answer.measures import measure_map
+from erfscope.core.answer.measures import MEASURES
 from erfscope.core.answer.measures.border import lost_at_borders, stands_at_border
+from erfscope.core.answer.measures.prepared import Prepared
 from erfscope.core.graph.default_layer import deeper_map, passed_over
 from erfscope.core.graph.graph import name_of, shape_of
 from erfscope.core.graph.main_stream import separate_outputs
@@ -49,12 +50,20 @@ ESTIMATED = "estimated to a factor of 2"
 NOISE = 4.0
 
 
-def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, noun: str, leaked: bool) -> Iterator[Finding]:
-    """The findings on one map, most important first, with the sums that it was made from; they do not depend on the
-    measures asked for; ``noun`` is what an input is called."""
+def of_map(
+    erf: ErfMap,
+    average: MapAccumulator,
+    whole: Prepared,
+    *,
+    wrt: str,
+    noun: str,
+    leaked: bool,
+) -> Iterator[Finding]:
+    """The findings on one map, most important first, with the sums that it was made from, and made ready for measuring;
+    they do not depend on the measures asked for; ``noun`` is what an input is called."""
     trf = erf.trf
     if erf.center_px:
-        yield from _of_place(erf, average)
+        yield from _of_place(erf, average, whole)
     else:
         text = (
             "the unit has no place on the reference: measures from a unit's centre, r50 among them, do not exist for it"
@@ -83,11 +92,10 @@ def of_map(erf: ErfMap, average: MapAccumulator, *, wrt: str, noun: str, leaked:
         )
 
 
-def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
+def _of_place(erf: ErfMap, average: MapAccumulator, whole: Prepared) -> Iterator[Finding]:
     """The findings on a map around the place of its unit."""
-    trf = erf.trf
-    numbers = measure_map(erf, ["center_share", "clipped", "luo_size", "r50"])
-    share, clipped = numbers["center_share"], numbers["clipped"]
+    trf, names = erf.trf, ("center_share", "clipped", "luo_size", "r50")
+    share, clipped, luo_size, r50 = (MEASURES[name].of(whole) for name in names)
     if isinstance(share, float) and share > OWN_CELL:
         text = f"{share:.0%} of the ERF is the unit's own cell{COMPARE}"
         yield Finding(code="own_cell_dominated", text=text)
@@ -103,7 +111,7 @@ def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
     if stands_at_border(erf):
         text = "the unit stands at the border, where it sees less than units inside at every input size"
         yield Finding(code="at_border", text=text)
-    if trf is not None and not trf.is_global and _off_centre(erf, average, numbers["r50"]):
+    if trf is not None and not trf.is_global and _off_centre(erf, average, r50):
         noise = (
             ", by more than noise"
             if average.groups >= MIN_GROUPS
@@ -111,7 +119,7 @@ def _of_place(erf: ErfMap, average: MapAccumulator) -> Iterator[Finding]:
         )
         text = f"the ERF peaks more than a stride away from the unit's true centre{noise}"
         yield Finding(code="off_centre_peak", text=text)
-    if numbers["luo_size"] is None:
+    if luo_size is None:
         yield Finding(
             code="weak_centre", text="the ERF is zero at the unit's own centre, so luo_size is undefined; use r50"
         )
@@ -197,7 +205,10 @@ def of_site(site: Site, trf: Trf) -> Iterator[Finding]:
 
 def _own_resizing(recording: Recording, layer: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The sizes between which a model resizes its input itself on every way to a layer; None where it does not."""
-    positions, operations = recording.positions, Site(recording, layer).operations
+    positions = recording.positions
+    if not any("upsample" in name_of(each) for each in positions.edges):
+        return None
+    operations = Site(recording, layer).operations
     sources = {each: positions.edges[each][0].source for each in operations if "upsample" in name_of(each)}
     # Detectors resize every image of a batch by itself.
     resizing = {each: source for each, source in sources.items() if _keeps_pixels(recording, source)}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -13,8 +14,10 @@ from erfscope.core.answer.maps.erf_map import ErfMap
 from erfscope.core.answer.maps.hops import HopProfile
 from erfscope.core.answer.maps.reference_tools import published_numbers
 from erfscope.core.answer.maps.trust import Trust
-from erfscope.core.answer.measures import MEASURES
+from erfscope.core.answer.measures import MEASURES, MeasureValue, with_errors
+from erfscope.core.answer.measures.prepared import Prepared
 from erfscope.core.answer.measures.sizes import along
+from erfscope.core.answer.measures.values import of_axes
 from erfscope.core.answer.partial import PartialSums
 from erfscope.core.answer.result import Result, Status
 from erfscope.core.values.axes import TIME, Axes
@@ -38,11 +41,8 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
     """
     average, noun = part.average, result.input.noun
     status, error = status_of(result, part)
-    erf = None
-    if average.groups and result.trf is not None:
-        erf = map_of(average, result.trf, result.scale, result.input.size, result.axes)
-        erf = replace(erf, own_time=result.own_time)
     lost = part.lost
+    has_ratio = part.ratio is not None or not average.zero_gradient_images or bool(average.groups)
     source = replace(
         result.input,
         n_images=part.seen,
@@ -50,37 +50,43 @@ def result_from_sums(result: Result, part: PartialSums, *, findings: Sequence[Fi
         dead=tuple(part.names[index] for index in lost[:20]),
         text=_text(part, noun),
     )
-    masses = average.masses or {}
-    result = replace(result, status=status, error=error, input=source, se_over=average.over, masses=masses)
-    ratio = part.ratio if part.ratio is not None or not average.zero_gradient_images or average.groups else 0.0
-    result = replace(result, gradient_ratio=ratio, part=None if part.is_whole else part)
-    if erf is None:
+    result = replace(
+        result,
+        status=status,
+        error=error,
+        input=source,
+        se_over=average.over,
+        masses=average.masses or {},
+        gradient_ratio=part.ratio if has_ratio else 0.0,
+        part=None if part.is_whole else part,
+    )
+    if not average.groups or result.trf is None:
         return replace(result, findings=tuple(finding for finding in findings if finding.code == "gradient_unproved"))
+    erf = map_of(average, result.trf, result.scale, result.input.size, result.axes, result.own_time)
+    whole, names = Prepared.of(erf), of_axes(part.measures, erf.axes)
+    how: dict[str, Any] = {"groups": average.groups, "spread": average.spread, "whole": whole}
+    measures = with_errors(erf, average.leave_one_out(), names, **how)
     # Occluding patches reach beyond the TRF's edge; only a gradient outside it is a fault.
     leaked = average.outside_trf and result.method == "gradient"
-    shown = of_map(erf, average, wrt=result.wrt, noun=noun, leaked=leaked)
-    found = replace(
+    shown = of_map(erf, average, whole, wrt=result.wrt, noun=noun, leaked=leaked)
+    areas = _of_areas(measures, noun if average.over == "images" else "draw") if average.groups >= MIN_GROUPS else ()
+    return replace(
         result,
         map=erf,
-        measures={},
-        sums=average,
+        measures=measures,
+        sums=average if average.nbytes <= KEPT else None,
         # Other tools have no such options.
         published=None if result.options else published_numbers(result.convention, average.raw()),
         frame_mass=frame_mass(erf),
         hops=None if part.hops is None else HopProfile.of(erf.magnitude, part.hops),
-        findings=(*_incomplete(part, noun), *_lost_images(part, noun), *shown, *findings),
+        findings=(*_incomplete(part, noun), *_lost_images(part, noun), *shown, *findings, *areas),
     )
-    found.compute(part.measures)
-    if average.groups >= MIN_GROUPS:
-        found = replace(found, findings=(*found.findings, *_of_areas(found)))
-    return found if average.nbytes <= KEPT else replace(found, sums=None)
 
 
-def _of_areas(result: Result) -> Iterator[Finding]:
+def _of_areas(measures: Mapping[str, MeasureValue], noun: str) -> Iterator[Finding]:
     """The finding on effective numbers of cells that have no error though there are groups enough for one."""
-    areas = [name for name, found in result.measures.items() if found.kind == "area" and found.value is not None]
-    if names := [name for name in areas if MEASURES[name].has_se and result.measures[name].se is None]:
-        noun = result.input.noun if result.se_over == "images" else "draw"
+    areas = [name for name, found in measures.items() if found.kind == "area" and found.value is not None]
+    if names := [name for name in areas if MEASURES[name].has_se and measures[name].se is None]:
         text = f"nearly every {noun} has cells of its own: what {' and '.join(names)} counts is {noun}s; take more"
         yield Finding(code="too_few_images", text=text)
 
@@ -92,7 +98,14 @@ def frame_mass(erf: ErfMap) -> tuple[float, ...] | None:
     return tuple(along(erf.magnitude, [erf.axes.names.index(TIME)]).tolist())
 
 
-def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int], axes: Axes) -> ErfMap:
+def map_of(
+    average: MapAccumulator,
+    trf: Trf,
+    scale: str,
+    size: Sequence[int],
+    axes: Axes,
+    own_time: tuple[float, float] | None = None,
+) -> ErfMap:
     """The map of the images summed up; ``size`` is theirs."""
     return ErfMap(
         values=average.values(),
@@ -102,6 +115,7 @@ def map_of(average: MapAccumulator, trf: Trf, scale: str, size: Sequence[int], a
         cell_px=cell_sides(size, trf.reference_px),
         trf=trf,
         axes=axes,
+        own_time=own_time,
     )
 
 

@@ -19,6 +19,7 @@ from erfscope.core.answer.maps.hops import HopProfile
 from erfscope.core.answer.maps.trust import Trust
 from erfscope.core.answer.measures import MEASURES, MeasureValue, with_errors
 from erfscope.core.answer.measures.sizes import Sides, sides_of
+from erfscope.core.answer.measures.values import of_axes
 from erfscope.core.answer.outputs import Displayed, outputs
 from erfscope.core.answer.positions import Positions
 from erfscope.core.answer.timing import Timing, own_step, timing_of
@@ -291,9 +292,7 @@ class Result(Displayed):
         """
         names = [names] if isinstance(names, str) else names
         sums = self._averages
-        own = ("", *self.axes.names)
-        missing = [name for name in names if name not in self.measures]
-        missing = [name for name in missing if name not in MEASURES or MEASURES[name].axis in own]
+        missing = of_axes((name for name in names if name not in self.measures), self.axes)
         if missing and self.map is not None:
             more: dict[str, Any] = {} if sums is None else {"groups": sums.groups, "spread": sums.spread}
             self.measures.update(with_errors(self.map, () if sums is None else sums.leave_one_out(), missing, **more))
@@ -414,9 +413,8 @@ class Result(Displayed):
 
 def with_provenance(result: Result, versions: Mapping[str, Any]) -> Result:
     """The result with the versions it was measured with, and a map that says by itself where it comes from."""
-    result = replace(result, versions=dict(versions))
     if result.map is None:
-        return result
+        return replace(result, versions=dict(versions))
     about = ("model", "layer", "wrt", "convention", "method", "options", "seed", "dtype", "device", "insert", "alpha")
     records: dict[str, Any] = {"weights": result.weights, "input": result.input, "unit": result.unit}
     provenance: dict[str, object] = {name: getattr(result, name) for name in about}
@@ -424,7 +422,8 @@ def with_provenance(result: Result, versions: Mapping[str, Any]) -> Result:
         provenance[name] = (
             None if record is None else {key: getattr(record, key) for key in record.__dataclass_fields__}
         )
-    return replace(result, map=replace(result.map, provenance={**provenance, "versions": dict(versions)}))
+    erf = replace(result.map, provenance={**provenance, "versions": dict(versions)})
+    return replace(result, versions=dict(versions), map=erf)
 
 
 def slug(*parts: str) -> str:

@@ -124,7 +124,7 @@ def _tap(ends: FloatArray, dim: int, read: Taps, slope: float) -> FloatArray:
             for row, part in zip(rows, (ends[: CLIPPED.start], ends[CLIPPED.start :]), strict=True)
         ]
         return np.concatenate(parts)
-    slopes = (slope * np.tile(SIGNS, 2)).astype(np.float32)
+    slopes = (slope * np.concatenate((SIGNS, SIGNS))).astype(np.float32)
     unbounded = extend(ends[: CLIPPED.start], 1 + dim, np.where(free, read.unbounded, 0), slopes, np.inf)
     inside = ends[CLIPPED.start :].take(
         np.where(there, read.inside, 0) if ends.shape[1 + dim] > 1 else np.zeros_like(read.inside), 1 + dim

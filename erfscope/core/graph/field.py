@@ -75,7 +75,7 @@ class Fields(UnitCenters):
         self.name, self.join = name, join
         self.axes = tuple(range(len(positions.space)) if axes is None else axes)
         #: Pixels from one cell of the reference to the next along each axis, the batch's included.
-        self.cells = [*(line.slope or 1.0 for line in self.lines), 1.0]
+        self.cells = {axis: (axis < len(self.sizes) and self.lines[axis].slope) or 1.0 for axis in self.axes}
         #: The ends of all elements of each tensor, for each axis.
         self.every_end: dict[fx.Node, tuple[FloatArray, ...]] = {}
         #: Of elements that stand on the image, and of all elements, tokens beside a map included.
@@ -245,6 +245,9 @@ class Fields(UnitCenters):
         """The operation by which elements of a tensor read several cells along the first axis that is followed;
         "" for none.
         """
+        return self._cached(("batch", node), lambda: self._mixes_batch(node))
+
+    def _mixes_batch(self, node: fx.Node) -> str:
         found = []
         for each in self.positions.ancestors(node) & self.every_end.keys():
             ends = self.every_end[each][0][CLIPPED]

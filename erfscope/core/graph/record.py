@@ -79,7 +79,6 @@ def record(
     if missing:
         raise RecordingError(missing)
     given = (inputs, dict(kwargs or {}))
-    tensors = [*tensors_of(module).values(), *(tensor for _, tensor in tensors_in(given))]
     made: list[weakref.ref[Tensor]] = []
     counts: list[int] = []
     with _lock, silenced("torch"):
@@ -87,7 +86,7 @@ def record(
             return _record(module, forward, given, FakeTensorMode(allow_non_fake_inputs=True), made, counts)
         except Exception as error:
             traceback.clear_frames(error.__traceback__)  # they hold tensors, which a cache is taken to hold below
-            if any(tensor.is_meta for tensor in tensors):
+            if any(tensor.is_meta for tensor in (*tensors_of(module).values(), *(t for _, t in tensors_in(given)))):
                 raise RecordingError(_one_line(error)) from error
         finally:
             _clear_caches(made)

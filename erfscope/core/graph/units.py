@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -57,8 +58,12 @@ class UnitCenters:
         self.positions, self.reference, self.layout = positions, reference, layout
         #: Spatial size of the reference.
         self.sizes = tuple(layout.space(shape_of(reference)))
-        self.lines = [line_of(positions, reference, layout, axis) for axis in range(len(self.sizes))]
         self._found: dict[object, Any] = {}
+
+    @cached_property
+    def lines(self) -> list[Place]:
+        """Where the cells of the reference stand along each of its axes."""
+        return [line_of(self.positions, self.reference, self.layout, axis) for axis in range(len(self.sizes))]
 
     def _cached(self, asked: object, find: Callable[[], T]) -> T:
         """Compute a value once for all tensors whose elements stand and read alike."""

@@ -172,6 +172,8 @@ class Request:
     def of_model(self, label: str | None) -> Self:
         """The request of one of several models: with its own values of the options that it has in a mapping."""
         own = {name: self.given[name].get(label) for name in OF_EACH if isinstance(self.given.get(name), Mapping)}
+        if not own:
+            return self
         layers = tuple(words(own["layer"], "layer")) if "layer" in own else self.layers
         file = {"checkpoint": own["checkpoint"]} if own.get("checkpoint") is not None else {}
         return replace(self, layers=layers, given={**self.given, **own}, building={**self.building, **file})

@@ -193,7 +193,7 @@ def measure_layer(
                 known: dict[str, Any] = {"callbacks": callbacks, "earlier": earlier, "questions": questions}
                 by_reference = list[list[Result]]()
                 for wrt in model.references(layer, own.wrt):
-                    each = replace(own, layer=layer, wrt=wrt)
+                    each = own if (layer, wrt) == (own.layer, own.wrt) else replace(own, layer=layer, wrt=wrt)
                     blind = [] if wrt == own.wrt else blind_units(model, each, layer)
                     others = without(each, blind, model, layer)
                     found = (
@@ -227,7 +227,7 @@ def _models(ready: Opened, settings: Settings, *, with_host: bool) -> Iterator[t
     loaded, variants = ready.model, ready.variants
     wrt = host_reference(loaded, variants, settings) if variants else settings.wrt
     if not variants or (with_host and wrt is not None):
-        yield loaded, replace(settings, wrt=wrt or settings.wrt)
+        yield loaded, settings if wrt in (None, settings.wrt) else replace(settings, wrt=wrt)
     for variant in variants:
         yield variant, settings
 

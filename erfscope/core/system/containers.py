@@ -16,6 +16,9 @@ from erfscope.core.system.torch_internals import TENSOR_TABLES
 Path = tuple[int | str, ...]
 
 
+#: What holds no tensor.
+_PLAIN = frozenset((type(None), bool, int, float, str))
+
 #: Names of a module's tensors -> the part that holds each, and its path in that part's attributes.
 Places = Mapping[str, tuple[nn.Module, Path]]
 
@@ -53,13 +56,14 @@ def tensors_in(given: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
         yield path, given
         return
     for key, each in parts_of(given).items():
-        yield from tensors_in(each, (*path, key))
+        if type(each) not in _PLAIN and (not isinstance(each, dict) or each):
+            yield from tensors_in(each, (*path, key))
 
 
 def parts_of(given: Any) -> Mapping[Any, Any]:
     """The items of a container, and the fields of a dataclass or of an object whose ``tensors`` is a tensor; none of
     anything else."""
-    if isinstance(given, Mapping):
+    if isinstance(given, dict) or isinstance(given, Mapping):  # noqa: SIM101 - the second takes long
         return given
     if isinstance(given, list | tuple):
         return dict(enumerate(given))

@@ -100,9 +100,9 @@ def _container(cgroup: Path) -> Iterator[int]:
 def _process() -> Iterator[int]:
     """Yield the bytes that ``ulimit -d`` and ``-v`` leave this process; only Linux enforces these limits."""
     if psutil.LINUX:
-        process = psutil.Process()
-        used = process.memory_info()
-        for limit, taken in ((psutil.RLIMIT_DATA, used.data), (psutil.RLIMIT_AS, used.vms)):
-            most = process.rlimit(limit)[0]
-            if most != psutil.RLIM_INFINITY:
-                yield most - taken
+        import resource
+
+        for limit, taken in ((resource.RLIMIT_DATA, "data"), (resource.RLIMIT_AS, "vms")):
+            most, _ = resource.getrlimit(limit)
+            if most != resource.RLIM_INFINITY:
+                yield most - getattr(psutil.Process().memory_info(), taken)

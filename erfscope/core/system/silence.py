@@ -13,8 +13,8 @@ def silenced(*names: str) -> Iterator[None]:
     """Keep Python's warnings, and the loggers of these names and below them, still inside the block."""
     heads = {logging.getLogger(name): logging.getLogger(name).level for name in names}
     below = tuple(f"{name}." for name in names)
-    known = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
-    silent = [each for each in known if each.name.startswith(below) and not each.disabled]
+    known = [each for name, each in [*logging.root.manager.loggerDict.items()] if name.startswith(below)]
+    silent = [each for each in known if isinstance(each, logging.Logger) and not each.disabled]
     for each in silent:  # their levels are their own; to set one takes longer
         each.disabled = True
     for head in heads:

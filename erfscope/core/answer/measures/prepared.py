@@ -70,7 +70,7 @@ class Geometry:
     def around(self, offset: Sequence[float]) -> Geometry:
         """The same cells around a place that is so far from the unit's centre, in the unit of the spacing."""
         other = copy.copy(self)
-        for name in ("scaled", "distance", "rings", "outside_own_cell"):
+        for name in ("scaled", "distance", "rings", "own_cell", "outside_own_cell"):
             other.__dict__.pop(name, None)
         steps = [away / step for away, step in zip(offset, self.axes.spacing, strict=True)]
         other.offsets = tuple(places - away for places, away in zip(self.offsets, steps, strict=True))
@@ -107,10 +107,14 @@ class Geometry:
         return Rings(self.distance, self.cell)
 
     @cached_property
+    def own_cell(self) -> list[FloatArray]:
+        """Of each measured axis (n,), share of every cell that lies in the unit's own stride cell."""
+        return [edge_weights(places, stride / 2) for places, stride in zip(self.offsets, self.stride_px, strict=True)]
+
+    @cached_property
     def outside_own_cell(self) -> FloatArray:
         """(*window), share of every cell that lies outside the unit's own stride cell."""
-        inside = [edge_weights(places, stride / 2) for places, stride in zip(self.offsets, self.stride_px, strict=True)]
-        return 1 - functools.reduce(np.multiply, np.ix_(*inside))
+        return 1 - functools.reduce(np.multiply, np.ix_(*self.own_cell))
 
     @cached_property
     def sides(self) -> Sides:

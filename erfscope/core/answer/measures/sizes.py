@@ -25,10 +25,12 @@ class Ring(NamedTuple):
     """The cells that radii between k - 1/2 and k + 1/2 enclose in part, in the order of where that begins or ends."""
 
     cells: NDArray[np.intp]
-    #: Of each, whether such a radius begins to enclose it; else one encloses it whole.
-    begins: NDArray[np.bool_]
-    #: That radius.
-    radii: FloatArray
+    #: Of each 1 where such a radius begins to enclose it, -1 where one encloses it whole; and these alone.
+    signs: FloatArray
+    ending: NDArray[np.intp]
+    #: k - 1/2, those radii, and k + 1/2; and the differences.
+    knots: FloatArray
+    steps: FloatArray
 
 
 class Rings:
@@ -55,7 +57,8 @@ class Rings:
             begins = self.number[cells] == k
             radii = self.distance[cells] + np.where(begins, -0.5, 0.5)
             order = np.argsort(radii)
-            self._found[k] = Ring(cells[order], begins[order], radii[order])
+            cells, begins, knots = cells[order], begins[order], np.concatenate([[k - 0.5], radii[order], [k + 0.5]])
+            self._found[k] = Ring(cells, np.where(begins, 1.0, -1.0), cells[~begins], knots, np.diff(knots))
         return self._found[k]
 
 
@@ -97,13 +100,12 @@ class RadialMass:
         if self._is_point:
             return 0.0
         k = int(np.searchsorted(self._enclosed, share - FLAT))
-        cells, begins, radii = self._rings.ring(k)
-        weights = self._weights[cells]
+        cells, signs, ending, knots, steps = self._rings.ring(k)
         # The enclosed mass rises by the weights of the cells that have begun and not ended.
-        knots = np.concatenate([[k - 0.5], radii, [k + 0.5]])
-        slopes = np.cumsum(np.concatenate([[weights[~begins].sum()], np.where(begins, weights, -weights)]))
+        slopes = np.empty(len(steps))
+        slopes[0], slopes[1:] = self._weights[ending].sum(), self._weights[cells] * signs
         inner = float(self._enclosed[k - 1]) if k else 0.0
-        mass = inner + np.cumsum(slopes * np.diff(knots))
+        mass = inner + np.cumsum(np.cumsum(slopes) * steps)
         index = min(int(np.searchsorted(mass, share - FLAT)), len(mass) - 1)
         inner = float(mass[index - 1]) if index else inner
         low, high, outer = float(knots[index]), float(knots[index + 1]), float(mass[index])
@@ -130,10 +132,15 @@ def mass_inside(weights: FloatArray, offsets: Sequence[FloatArray], half_sides: 
         offsets: Of each axis (N,), signed distance of every cell to the unit's centre, in cells.
         half_sides: Half of the box's side along each axis, in cells.
     """
-    for places, half_side in zip(offsets[:-1], half_sides, strict=False):
+    return mass_of_box(weights, [edge_weights(*each) for each in zip(offsets, half_sides, strict=True)])
+
+
+def mass_of_box(weights: FloatArray, covered: Sequence[FloatArray]) -> float:
+    """The same for a box of which it is known what share of every cell of each axis it covers."""
+    for shares in covered[:-1]:
         # Not `@`, whose threads go on waiting for more beside those of PyTorch.
-        weights = np.einsum("i,i...->...", edge_weights(places, half_side), weights)
-    return float(weights @ edge_weights(offsets[-1], half_sides[-1]))
+        weights = np.einsum("i,i...->...", shares, weights)
+    return float(weights @ covered[-1])
 
 
 def side(weights: FloatArray, offsets: Sequence[FloatArray], spacing: Sequence[float], share: float) -> float:

@@ -16,7 +16,7 @@ from typing import Literal
 from erfscope.core.answer.measures import counts
 from erfscope.core.answer.measures.prepared import Prepared
 from erfscope.core.answer.measures.shapes import MIN_R2
-from erfscope.core.answer.measures.sizes import mass_inside
+from erfscope.core.answer.measures.sizes import mass_of_box
 from erfscope.core.values.axes import COL, DEPTH, ROW, TIME, Axes
 
 Value = float | str | None
@@ -101,8 +101,7 @@ def _centroid_side(erf: Prepared, share: float) -> Value:
 
 
 def _center_share(erf: Prepared) -> Value:
-    geometry = erf.geometry
-    return mass_inside(erf.weights, geometry.offsets, [stride / 2 for stride in geometry.stride_px])
+    return mass_of_box(erf.weights, erf.geometry.own_cell)
 
 
 def _far_mass(erf: Prepared) -> Value:

@@ -21,7 +21,7 @@ from erfscope.core.answer.maps.accumulator import (
 from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray
 from erfscope.core.answer.measures.prepared import Geometry, Prepared
 from erfscope.core.answer.measures.table import MEASURES, Kind, Measure, Value
-from erfscope.core.values.axes import TIME, unit_sign
+from erfscope.core.values.axes import TIME, Axes, unit_sign
 from erfscope.core.values.errors import unknown
 from erfscope.core.values.printable import with_error
 
@@ -153,6 +153,7 @@ def with_errors(
     *,
     groups: int | None = None,
     spread: float = 1.0,
+    whole: Prepared | None = None,
 ) -> dict[str, MeasureValue]:
     """Measure one map, with delete-one-group jackknife errors.
 
@@ -164,6 +165,7 @@ def with_errors(
         names: Which measures; if left out all that maps of these axes have.
         groups: How many groups there are: the number of maps in ``leave_one_out``, or anything if that is empty.
         spread: What the values without each group are spread by, around their mean.
+        whole: The map over all images, if it is made ready already.
 
     Returns:
         Name -> value, which is that of ``erf`` itself; what few images make of it is part of the error.
@@ -172,8 +174,7 @@ def with_errors(
         ErfscopeError: a name that is not in ``MEASURES``.
         ValueError: a leave-one-out map of another shape, or not one per group.
     """
-    chosen = _chosen(names, erf)
-    whole = Prepared.of(erf)
+    chosen, whole = _chosen(names, erf), whole or Prepared.of(erf)
     results = {entry.name: entry.of(whole) for entry in chosen}
     numeric = [entry for entry in chosen if entry.has_se and isinstance(results[entry.name], float)]
     without: dict[str, list[Value]] = {entry.name: [] for entry in chosen}
@@ -193,9 +194,15 @@ def with_errors(
     }
 
 
+def of_axes(names: Iterable[str], axes: Axes) -> list[str]:
+    """Those of some measures that maps of these axes have, and those that are not in ``MEASURES``."""
+    own = ("", *axes.names)
+    return [name for name in names if name not in MEASURES or MEASURES[name].axis in own]
+
+
 def _chosen(names: Sequence[str] | None, erf: ErfMap) -> list[Measure]:
     if names is None:
-        return [entry for entry in MEASURES.values() if entry.axis in ("", *erf.axes.names)]
+        names = of_axes(MEASURES, erf.axes)
     for name in names:
         if name not in MEASURES:
             raise unknown("measure", name, MEASURES)

@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,35 +174,43 @@ move = functools.partial(rule, moves=True)
 
 def call_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] | None = None) -> Call:
     """The call of an operation that a node is one output of; the node is no placeholder."""
-    if numbers is None:
-        found: Call = node.meta.get("call") or node.meta.setdefault("call", call_of(node, lambda _: None))
-        return found
-    made: Any = node
-    output: Any = 0
-    if node.target is operator.getitem:
-        made, output = node.args
-    given = value(made)
-    outputs = given if isinstance(given, list | tuple) else [given]
-    shapes = tuple(tuple(getattr(each, "shape", ())) for each in outputs)
-    name = name_of(made).rstrip("_")
-    return Call(node=made, name=name, args=arguments(made), output=output, shapes=shapes, numbers=numbers)
+    found: Call | None = node.meta.get("call")
+    if found is None:
+        made_by: Any = node.args if node.target is operator.getitem else (node, 0)
+        (made, output), given = made_by, value(made_by[0])
+        outputs = given if isinstance(given, list | tuple) else [given]
+        shapes = tuple(tuple(getattr(each, "shape", ())) for each in outputs)
+        words: dict[str, Any] = {"name": name_of(made).rstrip("_"), "args": arguments(made), "numbers": lambda _: None}
+        found = node.meta["call"] = Call(node=made, output=output, shapes=shapes, **words)
+    return found if numbers is None else replace(found, numbers=numbers)
 
 
 def edges_of(node: fx.Node, numbers: Callable[[fx.Node], Tensor | None] = lambda _: None) -> list[Edge]:
     """What a node reads of every tensor that it is given: without a rule, all of them whole."""
-    call = call_of(node, numbers)
-    if (found := call.operation.reads(call)) is not None:
-        return found
-    return [
-        Edge(
-            source=each,
-            steps=(Dims((Whole(upper_bound=True),) * len(shape_of(each)), call.shape),),
-            inexact=call.name,
-            mixing=call.name,
-        )
-        for each in call.node.all_input_nodes
-        if is_tensor(each)
-    ]
+    found: list[Edge] | None = node.meta.get("edges")
+    if found is None:
+        read = list[fx.Node]()
+
+        def noted(each: fx.Node) -> Tensor | None:
+            read.append(each)
+            return numbers(each)
+
+        call = call_of(node, noted)
+        found = call.operation.reads(call)
+        if found is None:
+            found = [
+                Edge(
+                    source=each,
+                    steps=(Dims((Whole(upper_bound=True),) * len(shape_of(each)), call.shape),),
+                    inexact=call.name,
+                    mixing=call.name,
+                )
+                for each in call.node.all_input_nodes
+                if is_tensor(each)
+            ]
+        if not read:  # whatever numbers the module holds
+            node.meta["edges"] = found
+    return found
 
 
 def pointwise(call: Call) -> list[Edge]:

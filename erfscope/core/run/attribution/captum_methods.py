@@ -146,7 +146,8 @@ def captum_draws(
             if compare and draw == 0 and not convention.random:
                 other, _ = attribution(unit, _randomise_signs(convention), 0)
                 squares = remaining_squares(convention, g, maps), other.square().sum(1)
-            yield Contribution(maps=without_nonfinite(maps, y), value=in_double(y.detach()), squares=squares)
+            value = in_double(y.detach())
+            yield Contribution(maps=without_nonfinite(maps, value.isfinite().all(1)), value=value, squares=squares)
 
     return map(draws, question.units)
 

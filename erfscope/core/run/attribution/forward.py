@@ -159,10 +159,12 @@ def guarded(device: torch.device, amp_dtype: torch.dtype | None = None, *, whole
     Norms and recurrent layers of a model are computed as :class:`SoundKernels` does it; its graph (not ``whole_model``)
     does so by itself.
     """
-    has_autocast = torch.amp.is_autocast_available(device.type)
+    changes = torch.amp.is_autocast_available(device.type) and (
+        amp_dtype is not None or torch.is_autocast_enabled(device.type)
+    )
     autocast = (
         torch.autocast(device.type, dtype=amp_dtype, enabled=amp_dtype is not None)
-        if has_autocast
+        if changes
         else contextlib.nullcontext()
     )
     kernels = SoundKernels() if whole_model else contextlib.nullcontext()

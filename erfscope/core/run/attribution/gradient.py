@@ -11,7 +11,7 @@ from torch import Tensor
 
 from erfscope.core.adapter import Features
 from erfscope.core.answer.convention import Convention, random_signs
-from erfscope.core.run.attribution.forward import ForwardPass, Question, guarded
+from erfscope.core.run.attribution.forward import ForwardPass, ModelForward, Question, guarded
 from erfscope.core.run.attribution.readout import unit_rows
 from erfscope.core.values.unit import Unit
 
@@ -74,7 +74,8 @@ def of_units(
                 by_unit.setdefault(key, []).append((features, question, number))
         for left, ((_, unit, signed), of_unit) in zip(range(len(by_unit))[::-1], by_unit.items(), strict=True):
             every, questions, numbers = zip(*of_unit, strict=True)
-            yield [*numbers], contributions(every, [[unit]], questions[0], images, compare=signed, keep=left > 0)
+            words = {"compare": signed, "keep": left > 0, "whole_model": isinstance(forward, ModelForward)}
+            yield [*numbers], contributions(every, [[unit]], questions[0], images, **words)
         del by_unit, of_unit, every, features  # the graph is freed before the next one is made
 
 
@@ -86,6 +87,7 @@ def contributions(
     *,
     compare: bool = False,
     keep: bool = False,
+    whole_model: bool = True,
 ) -> Iterator[list[Contribution]]:
     """Contributions of every cell of the references to units that share each backward pass: one of each reference for
     every draw.
@@ -103,6 +105,7 @@ def contributions(
         images: Global index of each input, which random signs are keyed by.
         compare: Also take the norm with random signs, to tell a true gradient from rounding noise.
         keep: Whether the graph is needed for other units afterwards.
+        whole_model: As for :func:`guarded`: whether the model itself was run, parts of which may run again.
 
     Source: the compressed vector-Jacobian products of Curtis, Powell & Reid 1974; random signs are Hutchinson's
     estimator of the squared Frobenius norm, and keyed by seed, image and draw alone."""
@@ -110,13 +113,16 @@ def contributions(
     exact = question.draws == "all" and convention.random
     count = int(question.draws) if convention.random and question.draws != "all" else 1
     rows = [image for own in units for image in images for _ in own]
+    with guarded(found.device, whole_model=whole_model):
+        y = unit_rows(found, units)
+    value = in_double(y.detach())
+    is_finite = value.isfinite().all(1)
     for draw in range(count):
         # A graph that is freed as the backward pass goes along leaves its memory to what comes next.
         more = keep or draw < count - 1
         signed = compare and not convention.random and draw == 0
         squares: list[tuple[Tensor, Tensor] | None] = [None] * len(features)
-        with guarded(found.device):
-            y = unit_rows(found, units)
+        with guarded(found.device, whole_model=whole_model):
             signs = random_rows(y, rows, question.seed, draw) if convention.random or signed else None
             if exact:
                 maps = _all_channels(features, y, convention, keep=more)
@@ -130,18 +136,16 @@ def contributions(
                         (remaining_squares(convention, g, own), other.square().sum(1))
                         for g, own, other in zip(gradients, maps, others, strict=True)
                     ]
-        maps = [without_nonfinite(own, y) if len(y) == len(own) else own for own in maps]
-        value = in_double(y.detach())
+        maps = [without_nonfinite(own, is_finite) if len(y) == len(own) else own for own in maps]
         yield [
             Contribution(maps=own, origin=each.reference.origin, squares=pair, value=value)
             for each, own, pair in zip(features, maps, squares, strict=True)
         ]
 
 
-def without_nonfinite(maps: Tensor, y: Tensor) -> Tensor:
-    """The maps (B, *space), NaN for every image whose unit (B, C) is not finite: a ReLU's gradient is 0 or 1 even
-    there, and would pass for one."""
-    is_finite = in_double(y.detach()).isfinite().all(1)
+def without_nonfinite(maps: Tensor, is_finite: Tensor) -> Tensor:
+    """The maps (B, *space), NaN for every image whose unit is not finite (B,): a ReLU's gradient is 0 or 1 even there,
+    and would pass for one."""
     return torch.where(is_finite.reshape(-1, *(1,) * (maps.dim() - 1)), maps, torch.nan)
 
 

@@ -63,7 +63,8 @@ def removal_draws(adapter: Adapter, x: Tensor, question: Question) -> Iterator[I
         removed = _without_nodes(forward, x, unit, removal, math.prod(space))
         g = _as_gradients(convention, y, in_double(y - removed), space)
         maps = torch.stack([convention.contribution(each) for each in g]).sum(0)
-        yield iter([Contribution(maps=without_nonfinite(maps, y), value=in_double(y))])
+        value = in_double(y)
+        yield iter([Contribution(maps=without_nonfinite(maps, value.isfinite().all(1)), value=value)])
 
 
 def _without_nodes(

@@ -23,7 +23,7 @@ from erfscope.core.run.engine.shared_run import SharedRun, groups, may_share
 from erfscope.core.run.parallel import RankGone
 from erfscope.core.run.parallel.process_group import all_reduce_sums
 from erfscope.core.system.precision import float32_precision
-from erfscope.core.system.restore import one_thread, same_random_numbers
+from erfscope.core.system.restore import one_thread
 from erfscope.core.values.errors import ErfscopeError, MeasurementError
 
 
@@ -147,7 +147,7 @@ class Questions:
             others = list[Plan]()
             for settings in self._settings if may_share(plan) else ():
                 if settings != plan.settings:
-                    with contextlib.suppress(ErfscopeError), same_random_numbers():
+                    with contextlib.suppress(ErfscopeError):
                         other = plan_run(plan.model, plan.feed, settings, settings.layer or "")
                         others += [other] if other.cropped_gmacs else []
             self._groups = groups([plan, *others])
@@ -192,8 +192,7 @@ def measure_units(
         for plan in questions.summed_of(settings.layer):
             if plan.settings == settings:
                 return _results(plan, questions.summed.pop(plan), callbacks, additions)
-    with same_random_numbers():
-        plan = plan_run(model, feed, settings, settings.layer or model.adapter.default_layer)
+    plan = plan_run(model, feed, settings, settings.layer or model.adapter.default_layer)
     # Results that lack what is asked for are measured again.
     fields = [addition.field for addition in additions if addition.field]
     earlier = [r for r in earlier if r.part or not r.ok or all(getattr(r, field) is not None for field in fields)]

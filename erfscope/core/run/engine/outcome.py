@@ -25,7 +25,7 @@ from erfscope.core.images.feed import Images
 from erfscope.core.request.settings import Settings
 from erfscope.core.run.engine.cost import gradient_cut, unproved_operations
 from erfscope.core.run.engine.model import OpenModel
-from erfscope.core.run.engine.plan import Plan, RunReport, Sums, axes_of, map_of, shown_as
+from erfscope.core.run.engine.plan import Plan, RunReport, Sums, axes_of, map_of
 from erfscope.core.system.environment import versions
 from erfscope.core.values.axes import TOKENS
 from erfscope.core.values.errors import ErfscopeError
@@ -38,8 +38,10 @@ from erfscope.core.values.unit_kind import split_kind
 
 def build_result(plan: Plan, sums: Sums, report: RunReport, number: int) -> Result:
     """The result of one unit from what was seen."""
-    result = replace(pending_result(plan, number), picture=_first_picture(plan) if number == 0 else None)
-    part = _part(plan, sums, number)
+    result, part = (
+        pending_result(plan, number, _first_picture(plan) if number == 0 else None),
+        _part(plan, sums, number),
+    )
     result = from_sums.result_from_sums(result, part, findings=tuple(_findings(plan, sums, report, number)))
     return with_provenance(result, versions())
 
@@ -76,8 +78,8 @@ def trf_of(plan: Plan, number: int) -> Trf:
     return replace(trf, unseen_share=tuple(unseen))
 
 
-def pending_result(plan: Plan, number: int) -> Result:
-    """The result of one unit before the first image."""
+def pending_result(plan: Plan, number: int, picture: NDArray[np.uint8] | None = None) -> Result:
+    """The result of one unit before the first image; ``picture`` shows that."""
     trf, unit, settings, adapter = trf_of(plan, number), plan.question.units[number], plan.settings, plan.model.adapter
     method = settings.method if isinstance(settings.method, str) else getattr(settings.method, "__name__", "custom")
     layer, kind = split_kind(plan.site.layer)
@@ -97,6 +99,7 @@ def pending_result(plan: Plan, number: int) -> Result:
         weights=adapter.weights,
         insert=plan.model.insert,
         alpha=plan.model.alpha,
+        picture=picture,
         input=_input_record(plan),
         layer=layer,
         wrt=settings.wrt,
@@ -104,7 +107,7 @@ def pending_result(plan: Plan, number: int) -> Result:
         convention=plan.question.convention.name,
         method=method,
         scale=plan.question.convention.scale,
-        options=settings.recorded() | shown_as(plan).axes.recorded,
+        options=settings.recorded() | plan.shown.axes.recorded,
         trf=trf,
         seed=settings.seed,
         dtype=str(plan.model.adapter.dtype).removeprefix("torch."),
@@ -148,7 +151,7 @@ def _findings(plan: Plan, sums: Sums, report: RunReport, number: int) -> Iterato
     yield from _one_by_one(plan)
     yield from report.image_findings
     yield from report.weights_findings
-    yield from of_model(plan.model.adapter, plan.site.wrt, shown_as(plan))
+    yield from of_model(plan.model.adapter, plan.site.wrt, plan.shown)
     if (path_text := plan.model.needed_numbers(plan.site)) is not None:
         yield Finding(code="needed_numbers", text=path_text)
     yield from _unproved(plan)
@@ -265,7 +268,7 @@ def _too_uncertain(plan: Plan, sums: Sums, number: int) -> Iterator[Finding]:
 
 def _input_record(plan: Plan) -> InputRecord:
     own, feed = plan.model.adapter.preprocess.of(plan.site.wrt), plan.feed.of(plan.site.wrt)
-    shown = shown_as(plan)
+    shown = plan.shown
     return InputRecord(
         size=own.size,
         source=feed.kind,

@@ -93,6 +93,12 @@ class Plan:
         """The layer and the reference."""
         return self.question.site
 
+    @cached_property
+    def shown(self) -> Preprocess:
+        """How the images become the input, with the spacing that their files state."""
+        reference = self.site.wrt
+        return self.feed.of(reference).preprocess(self.model.adapter.preprocess.of(reference))
+
     @property
     def model_forward(self) -> ModelForward:
         """The forward pass of the model itself, with autocast where it was asked for."""
@@ -162,17 +168,10 @@ def map_of(plan: Plan, sums: Sums, number: int) -> ErfMap:
     return from_sums.map_of(sums.averages[number], plan.trfs[number], scale, size, axes)
 
 
-def shown_as(plan: Plan) -> Preprocess:
-    """Return how these images become the input, with the spacing that their files state."""
-    reference = plan.site.wrt
-    return plan.feed.of(reference).preprocess(plan.model.adapter.preprocess.of(reference))
-
-
 def axes_of(plan: Plan, number: int) -> Axes:
     """Return the axes of the reference of one unit."""
-    shown = shown_as(plan)
-    own = shown.axes
-    return own if is_input(plan.site.wrt) else own.inner(plan.trfs[number].reference_px, shown.size)
+    own = plan.shown.axes
+    return own if is_input(plan.site.wrt) else own.inner(plan.trfs[number].reference_px, plan.shown.size)
 
 
 #: Methods that run changed copies of one image in one batch.
@@ -231,7 +230,8 @@ def _asked_units(model: OpenModel, settings: Settings, site: Site) -> list[Unit]
     if is_every_unit(settings.unit):
         _check_every_unit(site)
     word = CENTRE if is_every_unit(settings.unit) else settings.unit
-    return [replace(unit, channels=settings.channels) for unit in site.units(word)]
+    units = site.units(word)
+    return units if settings.channels is None else [replace(unit, channels=settings.channels) for unit in units]
 
 
 def _default_draws(images: int) -> int:
