@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from importlib.resources import files
 from types import SimpleNamespace
 
@@ -16,12 +17,15 @@ from torch import nn
 
 import erfscope
 from erfscope import ErfMap, ErfscopeError
+from erfscope.core import Request, open_images, open_model
 from erfscope.core.answer.measures import measure_map
 from erfscope.core.answer.positions import BorderEffect
 from erfscope.core.answer.storage import json_format
-from erfscope.core.run.additions import every_unit
+from erfscope.core.run.additions import every_unit, unit_fields
+from erfscope.core.run.additions.moved_units import crops_pay
 from erfscope.core.run.additions.unit_fields import colour_units
 from erfscope.core.run.engine.batch import Need
+from erfscope.core.run.engine.plan import plan_run
 from erfscope.core.values.unit import sides
 
 pytestmark = pytest.mark.usefixtures("memory_unplanned")
@@ -174,6 +178,34 @@ def test_groups_of_units_are_read_in_copies_of_one_picture(more, maps, monkeypat
     asked = {"images": numbers(1, 3, 11, 11), "layer": "output", **more}
     found = check_alone(mirrored(), maps, [(0, 0), (5, 6), (10, 10)], **asked)
     assert (found.passes, len(passes)) == (25, 7)  # four groups at a time
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["conv", "mirrored", "upsampled", "attention", "volume"])
+@pytest.mark.parametrize("more", [{}, {"batch_size": 1, "draws": "all"}], ids=str)
+def test_units_are_measured_by_the_operations_that_each_needs(name, more, maps, monkeypatch):
+    """As those of deep layers are, where finding the operations takes less than whole images."""
+    monkeypatch.setattr(unit_fields, "moved_forward", lambda *_: None)
+    monkeypatch.setattr(unit_fields, "crops_pay", lambda *_: True)
+    make, shape = NETS[name]
+    net, images = make(), numbers(*shape)
+    with torch.no_grad():
+        space = tuple(net(images).shape[2:])
+    found = check_alone(net, maps, some(space), images=images, layer="output", **more)
+    assert found.passes == math.prod(space)
+
+
+def test_deep_layers_pay_for_finding_the_operations_of_each_unit():
+    """A quarter of the image's multiply-adds for a unit is less than a whole image, and more than one in five units."""
+    adapter = adapter_of("resnet18", input_size=224)
+    with open_model(adapter, Request.parse({})) as model:
+        settings = Request.parse({"draws": 8}).settings
+        images = open_images(Request.parse({"samples": 1}), model)
+        plan = plan_run(model, images, settings, "layer3")
+        units = [(0, 0), (7, 7), (3, 10)]
+        assert crops_pay(plan, units, 1.0)
+        assert not crops_pay(plan, units, 0.2)
+        assert not crops_pay(plan_run(model, images, replace(settings, plain=True), "layer3"), units, 1.0)
 
 
 @pytest.mark.parametrize("wrt", ["image", "0"])

@@ -21,6 +21,9 @@ from erfscope.core.values.names import IMAGE, is_input
 from erfscope.core.values.unit import Trf, Unit, UnitWord, resolve_units
 from erfscope.core.values.unit_kind import kind_of, resolve_kind, split_kind
 
+#: Crops of a pass that are kept at most. One of resnet50 takes 0.8 MB.
+MOST_CROPS = 64
+
 
 class Site:
     """The tensor of a layer, how it holds its units, and the reference that these are differentiated with respect to.
@@ -191,6 +194,8 @@ class Site:
         if asked not in there.crops:
             wanted = Wanted(target.node, self.layout), Wanted(goal, self.reference_layout)
             there.crops[asked] = crop(there.graph, there.numbers, *wanted, units, images)
+            if len(there.crops) > MOST_CROPS:
+                del there.crops[next(iter(there.crops))]
         return there.crops[asked]
 
     @cached_property

@@ -216,7 +216,8 @@ def _prepared(plan: Plan, sums: Sums, every: UnitFields) -> _Run:
     batch_size = min(batches.batch_size, sums.batch_size)
     run = _Run(plan=plan, every=every, images=images, batch_size=batch_size, copies=1)
     taken, fitted = min(batch_size, len(images)), sums.batch_size == sums.planned
-    may_copy = plan.site.takes_batches and plan.model.adapter.most_images is None and every.forward is None
+    may_copy = plan.site.takes_batches and plan.model.adapter.most_images is None
+    may_copy = may_copy and every.forward is None and not every.by_crops
     if taken and fitted and may_copy:
         run.copies = _copies(run, taken, batches.needs)
     return run
@@ -266,6 +267,8 @@ def _estimate(run: _Run, portions: int) -> str:
     units = f"{counted(len(run.every.units), 'unit')} in {counted(passes, 'backward pass')}"
     if run.every.forward is not None:
         return f"{units} of {run.every.forward.count} units, each with its own part of an image{memory}"
+    if run.every.by_crops:
+        return f"{units}, each by the operations that the unit needs{memory}"
     return (
         f"{units} of {run.copies} {'copy' if run.copies == 1 else 'copies'} per batch{alone},"
         f" {counted(times, 'forward pass')} of each image{memory}"
@@ -286,6 +289,13 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], callbacks: Callbacks) -
                         if callbacks.stop():
                             return None
                         _add_moved(run, run.every.forward, index, group, totals)
+                    continue
+                if run.every.by_crops:
+                    x = torch.cat([_image(run, index) for index in images])
+                    for (number,) in portion:
+                        if callbacks.stop():
+                            return None
+                        _add_crop(run, x, images, run.every.units[number], totals[number])
                     continue
                 features = _forward(run, images)
                 for first_group in range(0, len(portion), run.copies):
@@ -310,8 +320,7 @@ def _forward(run: _Run, images: list[int]) -> Features:
     """The forward pass of a batch and its copies; that of the only batch is kept."""
     if run.kept is not None:
         return run.kept
-    device, dtype = device_and_dtype(run.plan)
-    x = torch.cat([run.plan.feed.batch([index]).to(device=device, dtype=dtype) for index in images] * run.copies)
+    x = torch.cat([_image(run, index) for index in images] * run.copies)
     if len(x) not in run.forwards:
         run.forwards[len(x)] = _pass_of(run.plan, len(x))
     (features,) = run.forwards[len(x)](x)
@@ -350,16 +359,34 @@ def _add_moved(
     run: _Run, forward: MovedForward, index: int, group: Sequence[int], totals: Mapping[int, FieldSum]
 ) -> None:
     """Add one image's contributions to the units of a group, each in its own part of it."""
-    device, dtype = device_and_dtype(run.plan)
-    image = run.loaded.get(index)
-    if image is None:
-        image = run.plan.feed.batch([index]).to(device=device, dtype=dtype)
-        if len(run.images) <= run.batch_size:
-            run.loaded[index] = image
-    features, origins = features_of(forward, image, [run.every.units[number].index for number in group])
+    indices = [run.every.units[number].index for number in group]
+    features, origins = features_of(forward, _image(run, index), indices)
     unit = replace(run.plan.question.units[0], index=(0,))
     rows = [[totals[number]] for number in group]
-    _add_rows(run.plan, features, [[unit]] * forward.count, [index], rows, keep=False, origins=origins)
+    _add_rows(
+        run.plan, features, [[unit]] * forward.count, [index], rows, keep=False, whole_model=False, origins=origins
+    )
+
+
+def _add_crop(run: _Run, x: Tensor, images: Sequence[int], unit: Unit, total: FieldSum) -> None:
+    """Add a batch's contributions to one unit, by the operations that it needs."""
+    plan, count = run.plan, len(images)
+    (crop,) = plan.model.crops(plan.site, [unit.index], images=count, most=max(count, run.batch_size))
+    forward = Forward(crop, plan.model.adapter.tensors())
+    (features,) = GraphForward(forward, (0,) * len(crop.image), [plan.question.place])(x)
+    alone = replace(unit, index=(0,))
+    _add_rows(plan, features, [[alone]], images, [[total]] * count, keep=False, whole_model=False)
+
+
+def _image(run: _Run, index: int) -> Tensor:
+    """One image where the model lies, kept where one batch holds all."""
+    found = run.loaded.get(index)
+    if found is None:
+        device, dtype = device_and_dtype(run.plan)
+        found = run.plan.feed.batch([index]).to(device=device, dtype=dtype)
+        if len(run.images) <= run.batch_size:
+            run.loaded[index] = found
+    return found
 
 
 def _add_rows(
@@ -370,6 +397,7 @@ def _add_rows(
     rows: Sequence[Sequence[FieldSum]],
     *,
     keep: bool,
+    whole_model: bool = True,
     origins: Sequence[Sequence[int] | None] = (),
 ) -> None:
     """Add contributions: those of each row of a pass to the sums of its units.
@@ -381,11 +409,13 @@ def _add_rows(
         images: Global index of each input.
         rows: The sums of the units of each row.
         keep: Whether the graph is needed afterwards.
+        whole_model: As for :func:`contributions`.
         origins: The first cell of each row's maps along each axis of the reference, where each row has its own.
     """
     compare = plan.may_cancel and any(total.ratio is None for row in rows for total in row)
     total, count = None, 0
-    for (found,) in contributions([features], units, plan.question, images, compare=compare, keep=keep):
+    asked = {"compare": compare, "keep": keep, "whole_model": whole_model}
+    for (found,) in contributions([features], units, plan.question, images, **asked):
         total, count = found.maps if total is None else total + found.maps, count + 1
         origins = origins or [found.origin] * len(rows)
         _compare_with_noise([each.cpu() for each in found.squares or ()], rows, origins)

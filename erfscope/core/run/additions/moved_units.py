@@ -13,6 +13,7 @@ from erfscope.core.adapter import Features, Reference
 from erfscope.core.graph.moved import MovedForward, paces_of
 from erfscope.core.run.attribution.forward import guarded
 from erfscope.core.run.engine.batch import MOST_IMAGES, MOST_PIXELS, BatchPlan, Need, device_and_dtype, plan_batches
+from erfscope.core.run.engine.cost import cropped_giga_multiply_adds
 from erfscope.core.run.engine.plan import Plan
 from erfscope.core.run.engine.shared_run import BACKWARD, SharedRun
 from erfscope.core.values.names import IMAGE
@@ -23,6 +24,10 @@ from erfscope.core.values.unit import sides
 #: one pass (``is_grads_batched``): vit_tiny 1.35, 1.26, 1.16; swin_tiny 1.30, 1.24, 1.10; layer4 of resnet18 1.26,
 #: 1.24, 1.00.
 COPIES_ON_CPU = 4
+#: How many times faster these are than one by one.
+COPIES_SAVE = 1.3
+#: Multiply-adds (10^9) that take as long as to find the operations of one unit: 10 ms.
+PLANNING = 0.5
 
 
 def most_copies(plan: Plan, taken: int, needs: Sequence[Need]) -> int:
@@ -68,6 +73,23 @@ def moved_forward(plan: Plan, units: int, passes: int) -> MovedForward | None:
     # Of one size: three and three rather than four and two.
     count = math.ceil(units / math.ceil(units / count))
     return MovedForward(plan.crops[0], paces, count, adapter.tensors())
+
+
+def crops_pay(plan: Plan, units: Sequence[tuple[int, ...]], passes: float) -> bool:
+    """Whether units take less by the operations that each needs than by those of whole images.
+
+    Args:
+        plan: What is measured: one unit of the layer.
+        units: Some of those that are.
+        passes: Backward passes of whole images for each draw, over the units.
+    """
+    if not plan.crops or not units:
+        return False
+    draws = plan.site.shape[1] if plan.question.draws == "all" else plan.question.draws
+    counted = [cropped_giga_multiply_adds(plan.model.crops(plan.site, [unit])[0]) for unit in units]
+    taken, whole = (sum(each) / len(counted) for each in zip(*counted, strict=True))
+    alone = PLANNING + taken * (1 + BACKWARD * draws) * COPIES_SAVE
+    return bool(alone < whole * BACKWARD * draws * passes)
 
 
 def features_of(

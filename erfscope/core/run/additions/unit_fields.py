@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from erfscope.core.graph.moved import MovedForward
-from erfscope.core.run.additions.moved_units import moved_forward
+from erfscope.core.run.additions.moved_units import crops_pay, moved_forward
 from erfscope.core.run.engine.plan import Plan, Sums
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.unit import Trf, Unit
 
 #: First and last cell along each axis, both included, of one unit's TRF; last < first along an axis where it is empty.
 Field = Sequence[tuple[int, int]]
+#: Units whose operations are counted for an estimate of those of all.
+SAMPLED = 9
 IntArray = NDArray[np.intp]
 
 
@@ -107,8 +109,10 @@ class UnitFields:
     groups: list[list[int]]
     #: Why units with disjoint TRFs share none; "" where they do.
     alone: str = ""
-    #: The pass of one group, each unit with a part of the image of its own; None where they share whole images.
+    #: The pass of one group, each unit with a part of the image of its own; None where there is none.
     forward: MovedForward | None = None
+    #: Whether each unit is measured by the operations that it needs, and not by those of the whole image.
+    by_crops: bool = False
 
     @property
     def inside(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
@@ -147,12 +151,13 @@ def fields_of(plan: Plan, sums: Sums, along: Sequence[Sequence[int]] | None = No
     found = UnitFields(space=tuple(space), units=units, trfs=trfs, fields=fields, groups=groups)
     reason = next(_reasons_apart(plan, sums, [trf for number in seen if (trf := trfs[number]) is not None]), "")
     if reason:
-        return found.one_by_one(reason)
-    forward = moved_forward(plan, len(seen), len(groups))
-    if forward is None:
-        return found
-    groups = [seen[first : first + forward.count] for first in range(0, len(seen), forward.count)]
-    return replace(found, groups=groups, forward=forward)
+        found = found.one_by_one(reason)
+    elif forward := moved_forward(plan, len(seen), len(groups)):
+        groups = [seen[first : first + forward.count] for first in range(0, len(seen), forward.count)]
+        return replace(found, groups=groups, forward=forward)
+    few = [units[seen[place * (len(seen) - 1) // (SAMPLED - 1)]].index for place in range(SAMPLED)] if seen else []
+    by_crops = crops_pay(plan, few, len(found.groups) / max(len(seen), 1))
+    return replace(found, groups=[[number] for number in seen], by_crops=True) if by_crops else found
 
 
 def _field_or_none(plan: Plan, unit: Unit) -> Trf | None:
