@@ -108,7 +108,7 @@ def check(net, x, moved, units):
         (expected,) = torch.autograd.grad((made[0][:, *unit] * weights).sum(), given, retain_graph=True)
         obtained = torch.zeros_like(expected[0])
         sides = zip(first, gradient.shape[1:], x.shape[2:], strict=True)
-        ranges = [(int(low), max(low, 0), min(low + side, whole)) for low, side, whole in sides]
+        ranges = [(int(low), max(low, 0), max(low, 0, min(low + side, whole))) for low, side, whole in sides]
         there = (slice(None), *(slice(start, stop) for _, start, stop in ranges))
         here = (slice(None), *(slice(start - low, stop - low) for low, start, stop in ranges))
         obtained[there] = gradient[here]
