@@ -208,6 +208,31 @@ def test_deep_layers_pay_for_finding_the_operations_of_each_unit():
         assert not crops_pay(plan_run(model, images, replace(settings, plain=True), "layer3"), units, 1.0)
 
 
+@pytest.mark.parametrize("name", ["features_of", "GraphForward"])
+def test_units_are_measured_on_whole_images_where_others_fail(name, maps, monkeypatch):
+    def too_large(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(every_unit, name, too_large)
+    monkeypatch.setattr(unit_fields, "crops_pay", lambda *_: True)
+    net = conv() if name == "features_of" else Does(lambda m, x: m.layer(x).tanh(), layer=mirrored())
+    found = check_alone(net, maps, some((11, 12)), images=numbers(2, 3, 11, 12), layer="output")
+    assert np.isfinite(found.r50).all()
+
+
+def test_an_infinite_derivative_beyond_the_border_is_no_units(maps):
+    """A convolution without a bias gives zero there, where the root of a sum of squares has no derivative."""
+
+    def modulus(m, x):
+        return m.last((m.one(x).square() + m.other(x).square()).sqrt())
+
+    one, other = (nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False) for _ in range(2))
+    net = made(Does(modulus, one=one, other=other, last=nn.Conv2d(4, 4, 5, padding=2)))
+    found = check_alone(net, maps, [(0, 0), (0, 11), (12, 12)], images=numbers(1, 3, 26, 25), layer="output", draws=1)
+    assert found.passes < 169
+    assert np.isfinite(found.r50).all()
+
+
 @pytest.mark.parametrize("wrt", ["image", "0"])
 def test_the_part_of_a_picture_that_no_unit_needs_changes_nothing(wrt, maps):
     net = made(nn.Conv2d(3, 4, 2, stride=3), nn.Tanh(), nn.Conv2d(4, 3, 2))

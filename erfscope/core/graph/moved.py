@@ -36,7 +36,8 @@ class Pace(NamedTuple):
 #: Of every dimension of a tensor; None where all units need the same of it.
 Paces = tuple[Pace | None, ...]
 IMAGES = Pace(None)
-#: Runs of operations that are the same at every place, and what they read beyond a border.
+#: Operations that do the same at every place, by how they run, and what they take the cells beyond a border for. Those
+#: that read no other cells than they make, or none beyond a border, may take anything.
 BEYOND = {
     run_as_it_is: 0.0,
     run_batch_norm: 0.0,
@@ -89,7 +90,8 @@ def _is_same_everywhere(step: PartStep) -> bool:
 
 
 def _before(edge: Edge, part: Part, paces: Paces) -> Paces | None:
-    """The paces of what an edge reads, from those of the part that it leads to."""
+    """The paces of an edge's source, from those of the output, of which ``part`` is made; None as for
+    :func:`paces_of`."""
     if not edge.steps:
         return paces
     step, found = edge.steps[0], list[Pace | None]()
@@ -110,8 +112,9 @@ def _before(edge: Edge, part: Part, paces: Paces) -> Paces | None:
 
 
 def _stride(read: Taps, side: int, part: NDArray[np.intp]) -> int | None:
-    """Cells between what one output reads and what the next one does; None where that is not the same for all, where
-    another thing than nothing is read beyond the borders, or where the outputs of a part read beyond them."""
+    """Cells of a dimension of ``side`` between what one output reads and what the next one does; None where that is not
+    the same for all, where another thing than nothing is read beyond the borders, or where the outputs of a part read
+    beyond them."""
     there, inside = read.unbounded, read.inside
     stride = int(there[1, 0] - there[0, 0]) if len(there) > 1 else 0
     is_even = (there == there[0] + stride * np.arange(len(there))[:, None]).all() and stride > 0
@@ -159,7 +162,6 @@ class MovedForward:
         spots, firsts = list[slice | Tensor]([slice(None)]), list[NDArray[np.intp]]()
         for axis, ((low, high), pace, side) in enumerate(zip(self._image, self._paces, image.shape[2:], strict=True)):
             first = low + _shift(self._moves, pace)
-            # Beyond the border nothing is read; numbers like the image's own keep derivatives there finite.
             cells = np.clip(first[:, None] + np.arange(high - low), 0, side - 1)
             shape = [-1 if dim == axis else 1 for dim in range(len(self._image))]
             spots.append(torch.as_tensor(cells, device=image.device).reshape(len(cells), *shape))
@@ -185,7 +187,7 @@ def _of_units(crop: Crop, paces: Mapping[fx.Node, Paces], moves: NDArray[np.intp
             both = [wide(edge.source, parts[0]), wide(step.node, parts[-1])]
             paths.append(both[-len(parts) :])
         needed = {node: wide(node, part) for node, part in step.needed.items()}
-        run = partial(_run_moved, step.run, paces, moves) if _reads_beyond(step) else step.run
+        run = partial(_run_moved, step.run, paces, moves)
         steps.append(step._replace(part=wide(step.node, step.part), needed=needed, paths=paths, run=run))
     target = crop.targets[0]
     boxes = tuple(wide(target.layer.node, box) for box in target.boxes)
@@ -199,14 +201,8 @@ def _of_units(crop: Crop, paces: Mapping[fx.Node, Paces], moves: NDArray[np.intp
     )
 
 
-def _reads_beyond(step: PartStep) -> bool:
-    """Whether an operation reads other cells than those that it makes."""
-    each = (read for edge in step.edges for dims in edge.steps if not isinstance(dims, Reshape) for read in dims.reads)
-    return any(isinstance(read, Taps) for read in each)
-
-
 def _shift(moves: NDArray[np.intp], pace: Pace | None) -> NDArray[np.intp]:
-    """How many cells further the part of each unit begins along one dimension."""
+    """How many cells further the part of each unit begins along one dimension, (units,), from moves (units, axes)."""
     still = np.zeros(len(moves), dtype=np.intp)
     return still if pace is None or pace.axis is None else moves[:, pace.axis] * pace.cells
 
@@ -214,22 +210,22 @@ def _shift(moves: NDArray[np.intp], pace: Pace | None) -> NDArray[np.intp]:
 def _run_moved(
     run: Run, paces: Mapping[fx.Node, Paces], moves: NDArray[np.intp], step: PartStep, values: PartValues
 ) -> Tensor:
-    """An operation of moved units, to which cells beyond the border are what it takes them for."""
+    """An operation of moved units. Beyond the border it reads what it would read there, and no gradient comes from
+    there, even where its derivative is infinite."""
     beyond = float(step.call.args.get("value") or 0.0) if run is run_padding else BEYOND[run]
 
     def cut_off(node: fx.Node) -> Tensor:
-        tensor = values.of(node)
-        for dim, pace in enumerate(paces.get(node, ())):
-            if pace is None or pace.axis is None:
+        """The part that the units need of an input; numbers of the module as they are."""
+        tensor, own = values.of(node), paces.get(node, ())
+        gone = torch.zeros([1] * tensor.dim(), dtype=torch.bool)
+        for dim, pace in enumerate(own):
+            if pace is None or pace is IMAGES:
                 continue
             cells = _shift(moves, pace)[:, None] + step.needed[node][dim]
-            inside = (cells >= 0) & (cells < shape_of(node)[dim])
-            if not inside.all():
-                sides = [1] * tensor.dim()
-                sides[paces[node].index(IMAGES)], sides[dim] = inside.shape
-                gone = torch.as_tensor(~inside, device=tensor.device)
-                gone = gone if paces[node].index(IMAGES) < dim else gone.T
-                tensor = tensor.masked_fill(gone.reshape(sides), beyond)
-        return tensor
+            outside = torch.as_tensor((cells < 0) | (cells >= shape_of(node)[dim]))
+            images, sides = own.index(IMAGES), [1] * tensor.dim()
+            sides[images], sides[dim] = outside.shape
+            gone = gone | (outside if images < dim else outside.T).reshape(sides)
+        return tensor.masked_fill(gone.to(tensor.device), beyond) if gone.any() else tensor
 
     return run(step, values._replace(of=cut_off))

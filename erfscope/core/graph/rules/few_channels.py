@@ -26,7 +26,8 @@ def pays(x: Tensor, kernel: Tensor, strides: Sequence[int]) -> bool:
 def strided_convolution(
     x: Tensor, kernel: Tensor, shift: Tensor | None, strides: Sequence[int], padding: Sequence[int]
 ) -> Tensor:
-    """Convolution (B, C_in, *space) -> (B, C, *out) by a constant kernel (C, C_in, *taps)."""
+    """Convolution (B, C_in, *space) -> (B, C, *out) by a constant kernel (C, C_in, *taps) and shift (C,), with as much
+    padding at both ends of an axis."""
     found: Tensor = _StridedConvolution.apply(x, kernel, shift, strides, padding)
     return found
 
@@ -53,7 +54,7 @@ class _StridedConvolution(torch.autograd.Function):
         both = [*zip(counts, strides, strict=True)]
         more = [count * stride - side for (count, stride), side in zip(both, kernel.shape[2:], strict=True)]
         filled = F.pad(kernel, [amount for each in reversed(more) for amount in (0, each)])
-        # Taps whose numbers have the same rest by the stride reach the same cell of it.
+        # Taps k of the same k mod stride reach the same cell of a stride.
         taps, cells = range(2, 2 + 2 * axes, 2), range(3, 3 + 2 * axes, 2)
         split = filled.reshape(made, given, *(side for pair in both for side in pair)).permute(1, *cells, 0, *taps)
         by_cell = split.reshape(given * math.prod(strides), made, *counts).flip([*range(2, 2 + axes)])

@@ -128,6 +128,8 @@ class _Run:
     copies: int
     #: The forward pass of all images, where one batch holds them all.
     kept: Features | None = None
+    #: Whether a pass of many units has failed, so that each has a whole image to itself.
+    is_alone: bool = False
     #: The images, where one batch holds them all.
     loaded: dict[int, Tensor] = field(default_factory=dict)
     #: By the number of images and copies that go through.
@@ -258,20 +260,20 @@ def _portions(run: _Run) -> list[list[list[int]]]:
 
 def _estimate(run: _Run, portions: int) -> str:
     """Say how much is computed."""
-    draws = run.plan.question.draws
-    passes = math.ceil(len(run.every.groups) / run.copies) * (1 if draws == "all" else int(draws))
-    times = 1 if len(run.images) <= run.batch_size else portions
+    draws, every = run.plan.question.draws, run.every
+    times = 1 if draws == "all" else int(draws)
     there = available_bytes()
     memory = "" if there is None else f"; {gib(there)} of memory are free"
-    alone = f", each in its own since {run.every.alone}" if run.every.alone else ""
-    units = f"{counted(len(run.every.units), 'unit')} in {counted(passes, 'backward pass')}"
-    if run.every.forward is not None:
-        return f"{units} of {run.every.forward.count} units, each with its own part of an image{memory}"
-    if run.every.by_crops:
-        return f"{units}, each by the operations that the unit needs{memory}"
+    alone = f", each in its own since {every.alone}" if every.alone else ""
+    passes = counted(math.ceil(len(every.groups) / run.copies) * times, "backward pass")
+    units = counted(len(every.units), "unit")
+    if every.forward is not None:
+        return f"{units}, {every.forward.count} at a time on parts of an image: {passes} for each image{memory}"
+    if every.by_crops:
+        return f"{units}, each by the operations that it needs: {passes} for each batch{alone}{memory}"
     return (
-        f"{units} of {run.copies} {'copy' if run.copies == 1 else 'copies'} per batch{alone},"
-        f" {counted(times, 'forward pass')} of each image{memory}"
+        f"{units} in {passes} of {run.copies} {'copy' if run.copies == 1 else 'copies'} per batch{alone},"
+        f" {counted(1 if len(run.images) <= run.batch_size else portions, 'forward pass')} of each image{memory}"
     )
 
 
@@ -279,6 +281,8 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], callbacks: Callbacks) -
     """The sums of some groups over all images; None where the run was stopped. What fails is tried again with fewer
     copies, and what does not fit with smaller batches."""
     while True:
+        if run.is_alone:
+            portion = [[number] for group in portion for number in group]
         totals = {number: FieldSum(run.every.fields[number]) for group in portion for number in group}
         features: Features | None = None
         try:
@@ -306,7 +310,9 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], callbacks: Callbacks) -
             return totals
         except Exception as error:
             run.kept = features = None
-            if run.copies > 1:
+            if run.every.forward is not None or run.every.by_crops:
+                run.every, run.is_alone = replace(run.every, forward=None, by_crops=False), True
+            elif run.copies > 1:
                 # As a model that takes so many images at most.
                 run.copies //= 2
             elif ran_out(error) and run.batch_size > 1:

@@ -1,4 +1,5 @@
-"""Units of a layer as a batch, each with the part of the image that it needs."""
+"""Ways to measure many units of a layer by less than whole images, and when these pay: as a batch of parts of the
+image, or each by the operations that it needs."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def moved_forward(plan: Plan, units: int, passes: int) -> MovedForward | None:
     adapter, site = plan.model.adapter, plan.site
     if site.wrt != IMAGE or plan.question.place is not None or not plan.crops:
         return None
-    draws = site.shape[1] if plan.question.draws == "all" else plan.question.draws
+    draws = _draws(plan)
     ((taken, whole),) = plan.cropped_gmacs
     if units * taken * (1 + BACKWARD * draws) >= whole * (1 + BACKWARD * draws * passes):
         return None
@@ -88,18 +89,23 @@ def crops_pay(plan: Plan, units: Sequence[tuple[int, ...]], passes: float) -> bo
     """
     if not plan.crops or not units:
         return False
-    draws = plan.site.shape[1] if plan.question.draws == "all" else plan.question.draws
+    draws = _draws(plan)
     counted = [cropped_giga_multiply_adds(plan.model.crops(plan.site, [unit])[0]) for unit in units]
     taken, whole = (sum(each) / len(counted) for each in zip(*counted, strict=True))
     alone = PLANNING + (taken + SMALL_PARTS * whole) * (1 + BACKWARD * draws) * COPIES_SAVE
     return bool(alone < whole * BACKWARD * draws * passes)
 
 
+def _draws(plan: Plan) -> int:
+    """Backward passes of one unit on one image."""
+    return plan.site.shape[1] if plan.question.draws == "all" else plan.question.draws
+
+
 def features_of(
     forward: MovedForward, image: Tensor, units: Sequence[tuple[int, ...]]
 ) -> tuple[Features, list[tuple[int, ...]]]:
-    """The channels of units on one image (1, C_in, *space), and where the part of each begins; units that a pass lacks
-    are the last one again."""
+    """The channels of units (count, C, 1) on one image (1, C_in, *space), and the first cell of the part of each along
+    each axis; units that a pass lacks are the last one again."""
     filled = [*units, *[units[-1]] * (forward.count - len(units))]
     with guarded(image.device, whole_model=False), torch.enable_grad():
         values, parts, firsts = forward(image, filled)

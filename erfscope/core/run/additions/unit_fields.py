@@ -1,5 +1,5 @@
-"""The theoretical receptive fields (TRF) of all units of a layer, and which units share a backward pass: a colouring of
-the graph whose edges join units whose TRFs overlap."""
+"""The theoretical receptive fields (TRF) of all units of a layer, and which units share a backward pass: of whole
+images by a colouring of the graph whose edges join units whose TRFs overlap."""
 
 from __future__ import annotations
 
