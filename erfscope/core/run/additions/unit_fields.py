@@ -153,7 +153,10 @@ def fields_of(plan: Plan, sums: Sums, along: Sequence[Sequence[int]] | None = No
     if reason:
         found = found.one_by_one(reason)
     elif forward := moved_forward(plan, len(seen), len(groups)):
-        groups = [seen[first : first + forward.count] for first in range(0, len(seen), forward.count)]
+        # Those that the border cuts come together, last, as they take more.
+        inside = found.inside.ravel()
+        order = sorted(seen, key=lambda number: not inside[number])
+        groups = [order[first : first + forward.count] for first in range(0, len(order), forward.count)]
         return replace(found, groups=groups, forward=forward)
     few = [units[seen[place * (len(seen) - 1) // (SAMPLED - 1)]].index for place in range(SAMPLED)] if seen else []
     by_crops = crops_pay(plan, few, len(found.groups) / max(len(seen), 1))
