@@ -28,7 +28,7 @@ def strided_convolution(
 ) -> Tensor:
     """Convolution (B, C_in, *space) -> (B, C, *out) by a constant kernel (C, C_in, *taps) and shift (C,), with as much
     padding at both ends of an axis."""
-    found: Tensor = _StridedConvolution.apply(x, kernel, shift, strides, padding)
+    found: Tensor = _StridedConvolution.apply(x, kernel, shift, (tuple(strides), tuple(padding)))
     return found
 
 
@@ -40,15 +40,15 @@ class _StridedConvolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, kernel: Tensor, shift: Tensor | None, strides: Sequence[int], padding: Sequence[int]
+        ctx: Any, x: Tensor, kernel: Tensor, shift: Tensor | None, window: tuple[tuple[int, ...], tuple[int, ...]]
     ) -> Tensor:
-        ctx.kernel, ctx.strides, ctx.padding, ctx.space = kernel, strides, padding, x.shape[2:]
-        return CONVOLUTIONS[len(strides)](x, kernel, shift, tuple(strides), tuple(padding))
+        ctx.kernel, ctx.window, ctx.space = kernel, window, x.shape[2:]
+        return CONVOLUTIONS[len(ctx.space)](x, kernel, shift, *window)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         """The gradient g (B, C, *out) -> (B, C_in, *space)."""
-        kernel, strides = ctx.kernel, ctx.strides
+        kernel, (strides, padding) = ctx.kernel, ctx.window
         (made, given), axes = kernel.shape[:2], len(strides)
         counts = [math.ceil(side / stride) for side, stride in zip(kernel.shape[2:], strides, strict=True)]
         both = [*zip(counts, strides, strict=True)]
@@ -63,5 +63,5 @@ class _StridedConvolution(torch.autograd.Function):
         pairs = [dim for axis in range(axes) for dim in (2 + axes + axis, 2 + axis)]
         found = found.reshape(len(g), given, *strides, *space).permute(0, 1, *pairs)
         found = found.reshape(len(g), given, *(side * stride for side, stride in zip(space, strides, strict=True)))
-        sides = [*zip(ctx.space, ctx.padding, found.shape[2:], strict=True)]
-        return F.pad(found, [n for side, low, have in sides[::-1] for n in (-low, side + low - have)]), *(None,) * 4
+        sides = [*zip(ctx.space, padding, found.shape[2:], strict=True)]
+        return F.pad(found, [n for side, low, have in sides[::-1] for n in (-low, side + low - have)]), *(None,) * 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 
 import numpy as np
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from erfscope.core.adapter import Features
-from erfscope.core.answer.convention import Convention
 from erfscope.core.answer.from_sums import noise_floor
-from erfscope.core.answer.maps.erf_map import ErfMap, FloatArray
+from erfscope.core.answer.maps.erf_map import ErfMap
 from erfscope.core.answer.measures import MEASURES, Geometry, Prepared
 from erfscope.core.answer.positions import MEASURED, Positions
 from erfscope.core.answer.result import Result
 from erfscope.core.graph.moved import MovedForward
 from erfscope.core.graph.run import Forward
+from erfscope.core.run.additions.field_sum import FieldSum
 from erfscope.core.run.additions.moved_units import features_of, most_copies, needs_of_whole_images
 from erfscope.core.run.additions.unit_fields import UnitFields, fields_of
 from erfscope.core.run.attribution.forward import ForwardPass, GraphForward
@@ -35,60 +35,13 @@ from erfscope.core.values.axes import Axes
 from erfscope.core.values.errors import ErfscopeError
 from erfscope.core.values.finding import Finding
 from erfscope.core.values.printable import counted
-from erfscope.core.values.unit import Trf, Unit
+from erfscope.core.values.unit import Unit
 
 #: Cells of the geometries that are kept at most: one for all units whose fields lie inside, and some for those at the
 #: border. Three numbers each, 100 MB in all.
 KEPT_CELLS = 1 << 22
 #: Size of a map, the unit's centre and its stride -> their geometry.
 GeometryOf = Callable[[tuple[int, ...], tuple[float, ...], tuple[float, ...], Axes], Geometry]
-
-
-class FieldSum:
-    """Sum of one unit's contributions over images, as :class:`erfscope.core.answer.maps.accumulator.MapAccumulator`
-    makes it, without groups.
-
-    Args:
-        field: First and last cell along each axis of the part of the reference that is kept.
-    """
-
-    __slots__ = ("_first", "_images", "_total", "part", "ratio")
-
-    def __init__(self, field: Sequence[tuple[int, int]]) -> None:
-        #: The part of a map that is kept.
-        self.part = tuple(slice(first, last + 1) for first, last in field)
-        #: Norm of the gradient over that of one with random signs, of the first image that has one.
-        self.ratio: float | None = None
-        self._first = tuple(first for first, _ in field)
-        self._total: FloatArray | None = None
-        self._images = 0
-
-    def add(self, contribution: FloatArray, convention: Convention) -> None:
-        """Add one image's mean contribution over draws, on the TRF.
-
-        An image whose contribution is zero or not finite is left out of the map.
-        """
-        total = float(np.abs(contribution).sum())
-        if total > 0 and math.isfinite(total):
-            scaled = contribution / total if convention.per_image else contribution
-            self._total = scaled.copy() if self._total is None else self._total + scaled
-            self._images += 1
-
-    def map(self, trf: Trf, convention: Convention, axes: Axes) -> ErfMap | None:
-        """The map on the TRF, with the unit's centre as seen from its first cell; None where no image has a
-        gradient."""
-        if self._total is None:
-            return None
-        mean = self._total / self._images
-        values = np.sqrt(mean) if convention.root else mean
-        total = np.abs(values).sum()
-        return ErfMap(
-            values=values / total if total > 0 else values,
-            center_px=tuple(center - first for center, first in zip(trf.center_px, self._first, strict=True)),
-            stride_px=trf.stride_px,
-            scale=convention.scale,
-            axes=axes,
-        )
 
 
 def sizes(erf: ErfMap | None, geometry_of: GeometryOf) -> dict[str, float]:
@@ -284,32 +237,17 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], callbacks: Callbacks) -
         if run.is_alone:
             portion = [[number] for group in portion for number in group]
         totals = {number: FieldSum(run.every.fields[number]) for group in portion for number in group}
-        features: Features | None = None
+        add: Callable[[], None] | None = None
         try:
             for first in range(0, len(run.images), run.batch_size):
-                images = list(run.images[first : first + run.batch_size])
-                if run.every.forward is not None:
-                    for index, group in product(images, portion):
-                        if callbacks.stop():
-                            return None
-                        _add_moved(run, run.every.forward, index, group, totals)
-                    continue
-                if run.every.by_crops:
-                    x = torch.cat([_image(run, index) for index in images])
-                    for (number,) in portion:
-                        if callbacks.stop():
-                            return None
-                        _add_crop(run, x, images, run.every.units[number], totals[number])
-                    continue
-                features = _forward(run, images)
-                for first_group in range(0, len(portion), run.copies):
+                for add in _passes(run, list(run.images[first : first + run.batch_size]), portion, totals):
                     if callbacks.stop():
                         return None
-                    _add(run, features, images, portion[first_group : first_group + run.copies], totals)
-                features = None  # its graph is freed before the next one is made
+                    add()
+                add = None  # its graph is freed before the next one is made
             return totals
         except Exception as error:
-            run.kept = features = None
+            run.kept = add = None
             if run.every.forward is not None or run.every.by_crops:
                 run.every, run.is_alone = replace(run.every, forward=None, by_crops=False), True
             elif run.copies > 1:
@@ -320,6 +258,24 @@ def _summed(run: _Run, portion: Sequence[Sequence[int]], callbacks: Callbacks) -
                 run.forwards.clear()
             else:
                 raise
+
+
+def _passes(
+    run: _Run, images: list[int], portion: Sequence[Sequence[int]], totals: Mapping[int, FieldSum]
+) -> Iterator[Callable[[], None]]:
+    """What adds a batch's contributions to the units of some groups, one pass after the other."""
+    every = run.every
+    if every.forward is not None:
+        for index, group in product(images, portion):
+            yield partial(_add_moved, run, every.forward, index, group, totals)
+    elif every.by_crops:
+        x = torch.cat([_image(run, index) for index in images])
+        for (number,) in portion:
+            yield partial(_add_crop, run, x, images, every.units[number], totals[number])
+    else:
+        features = _forward(run, images)
+        for first in range(0, len(portion), run.copies):
+            yield partial(_add, run, features, images, portion[first : first + run.copies], totals)
 
 
 def _forward(run: _Run, images: list[int]) -> Features:
