@@ -612,3 +612,12 @@ def test_a_convention_of_ones_own_is_averaged_as_it_says():
     rows = [(g.square().sum(0) / g.square().sum()).numpy() for g in gradients]
     result = erfscope.analyze(net, images=x, convention=mine, unit=(3, 3), measures="r50")
     np.testing.assert_allclose(result.map.values, np.mean(rows, axis=0), rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 7, 64, 2049])
+def test_random_signs_are_those_of_numpys_generator(channels):
+    """Which stored results were measured with."""
+    for seed, image, draw in [(0, 0, 0), (7, 3, 1), (2**40, 10**6, 12)]:
+        philox = np.random.Philox(key=np.array([seed, 0x5167], dtype=np.uint64), counter=[0, 0, image, draw])
+        expected = np.random.Generator(philox).integers(0, 2, channels) * 2.0 - 1
+        np.testing.assert_array_equal(random_signs(channels, seed=seed, image=image, draw=draw), expected)

@@ -38,10 +38,8 @@ from erfscope.core.values.unit_kind import split_kind
 
 def build_result(plan: Plan, sums: Sums, report: RunReport, number: int) -> Result:
     """The result of one unit from what was seen."""
-    result, part = (
-        pending_result(plan, number, _first_picture(plan) if number == 0 else None),
-        _part(plan, sums, number),
-    )
+    result = pending_result(plan, number, _first_picture(plan) if number == 0 else None)
+    part = _part(plan, sums, number)
     result = from_sums.result_from_sums(result, part, findings=tuple(_findings(plan, sums, report, number)))
     return with_provenance(result, versions())
 
