@@ -21,7 +21,7 @@ from erfscope.core import Request, open_images, open_model
 from erfscope.core.answer.measures import measure_map
 from erfscope.core.answer.positions import BorderEffect
 from erfscope.core.answer.storage import json_format
-from erfscope.core.run.additions import every_unit, unit_fields
+from erfscope.core.run.additions import every_unit, moved_units, unit_fields
 from erfscope.core.run.additions.moved_units import crops_pay
 from erfscope.core.run.additions.unit_fields import colour_units
 from erfscope.core.run.engine.batch import Need
@@ -195,7 +195,7 @@ def test_units_are_measured_by_the_operations_that_each_needs(name, more, maps, 
     assert found.passes == math.prod(space)
 
 
-def test_deep_layers_pay_for_finding_the_operations_of_each_unit():
+def test_deep_layers_pay_for_finding_the_operations_of_each_unit(monkeypatch):
     """A quarter of the image's multiply-adds for a unit is less than a whole image, and more than one in five units."""
     adapter = adapter_of("resnet18", input_size=224)
     with open_model(adapter, Request.parse({})) as model:
@@ -206,6 +206,8 @@ def test_deep_layers_pay_for_finding_the_operations_of_each_unit():
         assert crops_pay(plan, units, 1.0)
         assert not crops_pay(plan, units, 0.2)
         assert not crops_pay(plan_run(model, images, replace(settings, plain=True), "layer3"), units, 1.0)
+        monkeypatch.setattr(moved_units, "device_and_dtype", lambda _: (torch.device("cuda"), torch.float32))
+        assert not crops_pay(plan, units, 1.0)
 
 
 @pytest.mark.parametrize("name", ["features_of", "GraphForward"])

@@ -80,14 +80,15 @@ def moved_forward(plan: Plan, units: int, passes: int) -> MovedForward | None:
 
 
 def crops_pay(plan: Plan, units: Sequence[tuple[int, ...]], passes: float) -> bool:
-    """Whether units take less by the operations that each needs than by those of whole images.
+    """Whether units take less by the operations that each needs than by those of whole images. Not on a graphics
+    processor, where many copies of an image take as long as one.
 
     Args:
         plan: What is measured: one unit of the layer.
         units: Some of those that are.
         passes: Backward passes of whole images for each draw, over the units.
     """
-    if not plan.crops or not units:
+    if not plan.crops or not units or device_and_dtype(plan)[0].type != "cpu":
         return False
     draws = _draws(plan)
     counted = [cropped_giga_multiply_adds(plan.model.crops(plan.site, [unit])[0]) for unit in units]
